@@ -88,8 +88,9 @@ format: $(READY)
 notebooks: $(READY)
 	$(VENV)/bin/python -m tests.notebooks.store
 
+# By `python -m`, whose path begins with this checkout: tests/docs makes some of the pages.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
 
 errors: $(READY)
 	$(VENV)/bin/python -m tests.docs.error_cases

@@ -62,7 +62,7 @@ class Queue:
         self._waiting = waiting
         self._requests = requests(shared)
         runner = IdleRunner()
-        info = ModelInfo("idle", "", "", "", "cpu", _VOCAB, runner.max_model_len, 64, runner.num_blocks, 16, [], 0.0)
+        info = ModelInfo("idle", "", "", "", "cpu", _VOCAB, runner.max_model_len, 64, [], 0.0, runner.num_blocks, 16)
         config = ModelConfig()
         self._engine = LLMEngine(runner, info, config, StopRules(frozenset(), None))
         self._refill()

@@ -25,7 +25,19 @@ def without_unused_clients(flags: Sequence[str]) -> Iterator[None]:
     """
     words = " ".join(flags).lower()
     unused = [*_NEVER_USED, *(name for name, word in _USED_WHERE_NAMED.items() if word not in words)]
-    hidden = [name for name in unused if name not in sys.modules and not _USERS_CODE.search(words)]
+    with without([] if _USERS_CODE.search(words) else unused):
+        yield
+
+
+def left_out() -> list[str]:
+    """The libraries without which this process has imported Beam: its workers need them no more than it does."""
+    return [name for name in (*_NEVER_USED, *_USED_WHERE_NAMED) if name not in sys.modules]
+
+
+@contextmanager
+def without(names: Sequence[str]) -> Iterator[None]:
+    """Import Beam without these libraries, as far as they are not imported already."""
+    hidden = [name for name in names if name not in sys.modules]
     mongodb = logging.getLogger("apache_beam.io.mongodbio")
     mongodb.disabled = True  # it warns that pymongo is missing
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it raises ImportError

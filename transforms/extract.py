@@ -77,7 +77,7 @@ class Extract(RowTransform):
         `examples` are documents with their rows: instances of the type, or mappings.
 
         `template` is the prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
-        `max_tokens` is for one answer; by default that of `params`, or 1024 where `params` has its default, 128.
+        `max_tokens` is for one answer; by default the one in `params`, or 1024 where `params` has its default, 128.
         `text_column` is where mappings have the document; by default `text`, `document` or `prompt`.
         `details` gives rows of id, value, confidence, confidences, spans, columns, model and revision in the place of
         the values.

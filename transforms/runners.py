@@ -1,4 +1,4 @@
-"""One table of Beam's runners, and the options of Flink's. Code that depends on a runner's name asks here."""
+"""One table of Beam's runners: code that depends on a runner asks for a fact in it. And the options of Flink's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from millrace.model_manager.wire.config import ManagerConfig
 _log = logging.getLogger(__name__)
 _PATIENT = {"linger": 120.0, "orphan_grace": 120.0}
 """Seconds; a runner that has to notice first that a machine is gone takes its time."""
+_RESUMABLE = {"orphan_grace": 60.0}
+"""Seconds; somebody has to notice that the job is gone, and the next one takes its time to start."""
 
 _JOB_SERVER_TIMEOUT = 300
 """Seconds: Beam's default of `--job_server_timeout`."""
@@ -30,6 +32,18 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     """Other classes of the same runner."""
     is_local: bool = False
     """Jobs run in this process or in worker processes that it starts."""
+    is_on_this_machine: bool = False
+    """The runner is this process or one that it starts, and jobs end with it."""
+    is_on_google_cloud: bool = False
+    """Jobs are submitted to Google Cloud."""
+    is_flink: bool = False
+    """The job server is Flink's. Beam starts one from a jar, unless `--job_endpoint` names one."""
+    needs_job_endpoint: bool = False
+    """Nobody but `--job_endpoint` says where the job server is."""
+    has_pubsub: bool = False
+    """The runner itself reads and writes Pub/Sub."""
+    spins_without_outputs: bool = False
+    """A stage without outputs takes a core while a bundle runs."""
     takes_streams: bool = True
     tries_again: bool = True
     """A bundle that failed is run again; where it is not, the job ends with the first failure."""
@@ -40,32 +54,43 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     counts_all: bool = True
     """No metric is lost; Prism loses some where bundles of a stage end together."""
 
-    def manager_config(self, given: dict[str, Any]) -> ManagerConfig:
+    def manager_config(self, given: dict[str, Any], *, is_resumable: bool = False) -> ManagerConfig:
         """What is given, and else what suits the runner; raises ConfigError for impossible values.
 
         Where a bundle is run again, the model and its answers wait for that: its requests are not paid for twice.
+        `is_resumable`: requests wait for another job that goes on with this one, too.
         """
-        return ManagerConfig.parse({**(_PATIENT if self.tries_again else {}), **given})
+        suits = _PATIENT if self.tries_again else _RESUMABLE if is_resumable else {}
+        return ManagerConfig.parse({**suits, **given})
 
 
 LOCAL = Runner(
     name="DirectRunner",
     classes=("FnApiRunner", "SwitchingDirectRunner"),
     is_local=True,
+    is_on_this_machine=True,
     takes_streams=False,
     tries_again=False,
 )
 PRISM = Runner(
     name="PrismRunner",
     classes=("OwnPrism",),
+    is_on_this_machine=True,
+    spins_without_outputs=True,
     tries_again=False,
     fires_timers=True,
     keeps_state=False,
     counts_all=False,
 )
-FLINK = Runner(name="FlinkRunner", fires_timers=True)
-PORTABLE = Runner(name="PortableRunner", fires_timers=True)
-DATAFLOW = Runner(name="DataflowRunner", classes=("TestDataflowRunner",), fires_timers=True)
+FLINK = Runner(name="FlinkRunner", is_flink=True, fires_timers=True)
+PORTABLE = Runner(name="PortableRunner", needs_job_endpoint=True, fires_timers=True)
+DATAFLOW = Runner(
+    name="DataflowRunner",
+    classes=("TestDataflowRunner",),
+    is_on_google_cloud=True,
+    has_pubsub=True,
+    fires_timers=True,
+)
 TRIED = (LOCAL, PRISM, FLINK, PORTABLE, DATAFLOW)
 """The runners on which jobs are tested."""
 _OTHERS = (
@@ -99,7 +124,7 @@ def running(runner: Any) -> Runner:
 def runs_here(options: PipelineOptions, runner: Runner) -> bool:
     """Whether the engine is known to run on this machine, and not where workers of another environment are."""
     environment = options.view_as(PortableOptions).environment_type
-    return environment == "LOOPBACK" or (environment is None and runner in (LOCAL, PRISM))
+    return environment == "LOOPBACK" or (environment is None and runner.is_on_this_machine)
 
 
 # ── Prism's long jobs ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,7 +137,7 @@ def lift_job_timeout(options: PipelineOptions, runner: Runner) -> None:
     local runner starts Prism where it can.
     """
     portable = options.view_as(PortableOptions)
-    if runner in (LOCAL, PRISM) and portable.job_server_timeout == _JOB_SERVER_TIMEOUT:
+    if runner.is_on_this_machine and portable.job_server_timeout == _JOB_SERVER_TIMEOUT:
         portable.job_server_timeout = _LONGEST_JOB
 
 
@@ -120,13 +145,7 @@ def lift_job_timeout(options: PipelineOptions, runner: Runner) -> None:
 
 
 class FlinkOptions(PipelineOptions):
-    """Options of Flink's job server that Beam's Python does not know; None is the job server's own default.
-
-    Whoever imports this module has every job say `finish_bundle_before_checkpointing`, in programs as on the command
-    line; other runners ignore it. Without it Beam's runner for Flink ends an open bundle while it takes a checkpoint,
-    holds the bundle's output back, and lets the watermark go on before it: rows come late where they are grouped, and
-    are dropped, or wait for the next element. Seen with Beam 2.62 (docs/tutorials/flink.md); 2.70 has the same source.
-    """
+    """Options of Flink's job server that Beam's Python does not know; None is the job server's own default."""
 
     @classmethod
     def _add_argparse_args(cls, parser: Any) -> None:
@@ -134,9 +153,8 @@ class FlinkOptions(PipelineOptions):
             "--finish_bundle_before_checkpointing",
             nargs="?",
             const=True,
-            default=True,
             type=_boolean,
-            help="On Flink: whether bundles end before a checkpoint begins; without it rows are lost.",
+            help="On Flink: whether bundles end before a checkpoint begins; with false rows are lost. Default: true.",
         )
         for name in ("checkpointing_interval", "checkpoint_timeout_millis", "shutdown_sources_after_idle_ms"):
             parser.add_argument(f"--{name}", type=int, help="On Flink: milliseconds.")
@@ -151,9 +169,17 @@ def has_checkpoints(options: PipelineOptions) -> bool:
     return interval is not None and interval > 0  # -1 is Flink's word for none
 
 
-def warn_of_lost_rows(options: PipelineOptions) -> None:
-    """Say so where someone turned off what keeps rows from being lost."""
-    if has_checkpoints(options) and not options.view_as(FlinkOptions).finish_bundle_before_checkpointing:
+def finish_bundles_before_checkpoints(options: PipelineOptions) -> None:
+    """Let bundles end before a checkpoint begins, where nobody has set that option; other runners ignore it.
+
+    Without it Beam's runner for Flink ends an open bundle while it takes a checkpoint, holds the bundle's output back,
+    and lets the watermark go on before it: rows come late where they are grouped, and are dropped, or wait for the next
+    element. Seen with Beam 2.62 (docs/tutorials/flink.md); 2.70 has the same source.
+    """
+    flink = options.view_as(FlinkOptions)
+    if flink.finish_bundle_before_checkpointing is None:
+        flink.finish_bundle_before_checkpointing = True
+    if has_checkpoints(options) and not flink.finish_bundle_before_checkpointing:
         _log.warning("--finish_bundle_before_checkpointing=false: Beam's runner for Flink loses rows at checkpoints")
 
 

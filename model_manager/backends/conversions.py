@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import re
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..store.cache_folder import cache_folder
 from ..wire.config import ModelConfig
+from ..wire.errors import ModelLoadFailed
 
 
 def converted(config: ModelConfig, kind: str, make: Callable[[Path], None]) -> Path:
@@ -34,3 +37,12 @@ def converted(config: ModelConfig, kind: str, make: Callable[[Path], None]) -> P
             make(unfinished)
             unfinished.rename(place)
     return place
+
+
+def convert(config: ModelConfig, command: Sequence[str], what: str) -> None:
+    """Run a converter, which imports nothing of ours; raises ModelLoadFailed with the last line that it wrote."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    if done.returncode:
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "nothing")
+        raise ModelLoadFailed(f"{config.model}: {what} failed: {last}")

@@ -82,15 +82,21 @@ class HostedEngine:
         library: Library,
         stop_rules: StopRules,
         meets: Callable[[Constraint, list[int]], bool] = lambda _constraint, _tokens: True,
+        goes_on: Callable[[SamplingParams], bool] = lambda _params: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`meets` looks at each whole output of a library that does not always hold one to its constraint."""
+        """`meets` looks at each whole output of a library that does not always hold one to its constraint. `goes_on` is
+        False for a request whose tokens a further engine could not go on from, as this one would.
+        """
         self.info = info
         self._library = library
         self._stop_rules = stop_rules
         self._clock = clock
         self._sequences: dict[str, Sequence] = {}
         self._meets = meets
+        self._goes_on = goes_on
+        self._beginning_anew: set[str] = set()
+        """Requests that begin anew in the next engine, so nobody is told their tokens before they end."""
         self._held: dict[str, Constraint] = {}
         """The constraints that the library holds outputs to, by request."""
         self._arrivals = 0
@@ -122,6 +128,8 @@ class HostedEngine:
         self._deadlines.add(sequence)
         if params.constraint is not None and request.task == "generate":
             self._held[request.request_id] = params.constraint
+        if params.constraint is not None or not (request.stream or self._goes_on(params)):
+            self._beginning_anew.add(request.request_id)
 
     def abort(self, request_id: str) -> None:
         """End a request; its Output, with the tokens it has, comes with the next step. Unknown ids are ignored."""
@@ -171,7 +179,7 @@ class HostedEngine:
         for token_id, logprobs in _tokens(event):
             self._counters.generated(now, 1)
             ending = sequence.append(token_id, logprobs)
-            if sequence.request_id not in self._held:  # a constrained output begins anew in the next engine
+            if sequence.request_id not in self._beginning_anew:
                 result.note_progress(sequence.request_id, token_id, logprobs)
             if ending is not None:
                 self._finish(sequence, result, cancel=not event.finished or token_id != event.token_ids[-1])
@@ -231,6 +239,7 @@ class HostedEngine:
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.request_id]
         self._held.pop(sequence.request_id, None)
+        self._beginning_anew.discard(sequence.request_id)
 
 
 def _tokens(event: Event) -> Iterator[tuple[int, Logprobs | None]]:

@@ -8,7 +8,6 @@ device, such as ENABLE_CPU_PINNING.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -22,16 +21,17 @@ from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..store.engine_formats import is_in_format
+from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, Option
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from ..wire.sampling import SamplingParams
-from ..wire.status import ModelInfo
-from .conversions import converted
+from .conversions import convert, converted
 from .dtypes import computing_dtype, declared_dtype
 from .engine_options import check_names, of_type
 from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, longest, read_json
+from .model_info import info_of
 from .openvino_constraints import Outputs, structured
 from .single_floats import above_zero, below_one, cut, is_sampled
 
@@ -75,26 +75,22 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         pipeline = openvino_genai.ContinuousBatchingPipeline(str(found), scheduler, device, properties)
     except RuntimeError as error:
         raise ModelLoadFailed(f"{config.model}: OpenVINO: {one_line(error, 400)}") from error
-    info = ModelInfo(
-        name=config.model,
-        folder=str(folder),
+    info = info_of(
+        config,
+        folder,
+        started,
         architecture=next(iter(fields.get("architectures", [])), ""),
         dtype=dtype,
         device=device.lower(),
         vocab_size=int(fields["vocab_size"]),
         max_model_len=longest(config, fields),
-        max_num_seqs=config.max_num_seqs,
-        num_blocks=0,
-        block_size=0,
         eos_token_ids=eos,
-        load_seconds=time.monotonic() - started,
         quantization=config.quantization,
         kv_cache_dtype="" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
-        revision=config.revision or "",
     )
     outputs = Outputs(folder, info.vocab_size, eos)
     library = _OpenVino(pipeline, config.max_num_seqs, info.vocab_size, outputs)
-    return HostedEngine(info, library, StopRules.load(folder, eos), outputs.meet)
+    return HostedEngine(info, library, StopRules.load(folder, eos), outputs.meet, BACKENDS["openvino"].goes_on)
 
 
 def _fields(scheduler: Any) -> list[str]:
@@ -164,11 +160,7 @@ def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:
         command = [sys.executable, *command] if os.access(command[0], os.R_OK) else command
         command += ["--task", "text-generation-with-past", "--weight-format", weights, str(place)]
         command += ["--group-size-fallback", "adjust"] if weights == "int4" else []  # small models: smaller groups
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-        if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing"]
-            raise ModelLoadFailed(f"{config.model}: the export to OpenVINO's format failed: {said[-1]}")
+        convert(config, command, "the export to OpenVINO's format")
 
     return converted(config, f"openvino-{weights}-{version('optimum-intel')}", make)
 

@@ -56,7 +56,7 @@ class Outputs:
         self._tokenizer: LLTokenizer | None = None
 
     def prepare(self) -> None:
-        """Load the tokenizer, once; raises InvalidRequest where it is of a kind that constraints do not support."""
+        """Load the tokenizer, once; raises InvalidRequest where constraints do not support its kind."""
         if self._tokenizer is None:
             try:
                 self._tokenizer = self._load()

@@ -21,15 +21,16 @@ from ..engine.interface import Engine
 from ..engine.scheduling.readings import Scores
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
+from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
-from ..wire.errors import ConfigError, InvalidRequest
+from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from ..wire.logprobs import LEAST, Logprobs
 from ..wire.sampling import SamplingParams
-from ..wire.status import ModelInfo
 from .engine_options import check_names
 from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids
+from .model_info import info_of
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the inference process is this one, and the manager watches it
@@ -82,22 +83,20 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     eos = eos_token_ids(folder)
     library = (_Pooler if _embeds(config) else _Vllm)(engine, config.max_num_seqs, eos)
     model, cache = engine.model_config, engine.vllm_config.cache_config
-    info = ModelInfo(
-        name=config.model,
-        folder=str(folder),
+    info = info_of(
+        config,
+        folder,
+        started,
         architecture=model.hf_config.architectures[0],
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(engine.vllm_config.device_config.device_type),
         vocab_size=model.get_vocab_size(),
         max_model_len=model.max_model_len,
-        max_num_seqs=config.max_num_seqs,
         num_blocks=cache.num_gpu_blocks or 0,
         block_size=cache.block_size,
         eos_token_ids=eos,
-        load_seconds=time.monotonic() - started,
-        revision=config.revision or "",
     )
-    return HostedEngine(info, library, StopRules.load(folder, eos))
+    return HostedEngine(info, library, StopRules.load(folder, eos), goes_on=BACKENDS["vllm"].goes_on)
 
 
 def _check_device(config: ModelConfig, built_for: str) -> None:
@@ -111,12 +110,14 @@ def _check_device(config: ModelConfig, built_for: str) -> None:
 
 
 def _meet_in_memory() -> None:
-    """Its processes meet at a file in the temporary folder, which a killed one leaves; one process needs no file."""
+    """Its processes meet at a file in the temporary folder, which a killed one leaves; one process needs no file. It
+    stays open as long as this process: torch opens it again and again, also as it ends.
+
+    Raises ModelLoadFailed for a vLLM that has no such place.
+    """
     from vllm.v1.executor import uniproc_executor
 
-    if hasattr(uniproc_executor, "get_file_store_init_method"):
-        meeting = os.memfd_create("vllm")
-        uniproc_executor.get_file_store_init_method = lambda: f"file:///proc/self/fd/{meeting}"
+    _replace(uniproc_executor, "get_file_store_init_method", lambda: f"file:///proc/self/fd/{os.memfd_create('vllm')}")
 
 
 def _check_grammars_once() -> None:
@@ -125,7 +126,17 @@ def _check_grammars_once() -> None:
     """
     from vllm.v1.structured_output import backend_guidance
 
-    backend_guidance.validate_guidance_grammar = KeptCheck(backend_guidance)
+    _replace(backend_guidance, "validate_guidance_grammar", KeptCheck(backend_guidance))
+
+
+def _replace(module: Any, name: str, ours: Any) -> None:
+    """Put ours in the place of a function of vLLM's, which has no setting for it; raises ModelLoadFailed if there is no
+    such function: another version may do elsewhere what was to be replaced.
+    """
+    if not hasattr(module, name):
+        wants, has = BACKENDS["vllm"].packages[0], f"{module.__name__} has no {name}"
+        raise ModelLoadFailed(f"this version of vLLM is not supported: {has}; supported: {wants}")
+    setattr(module, name, ours)
 
 
 class KeptCheck:

@@ -12,10 +12,10 @@ from pathlib import Path
 from ..store.locating import located, located_tokenizer, tokenizer_digest
 from ..wire.backends import BACKENDS
 from ..wire.config import ManagerConfig, ModelConfig
-from ..wire.endpoint_options import key_digest
 from ..wire.manager_place import ManagerPlace
 from ..wire.messages import OpenModel
 from ..wire.runtime import RuntimeDir
+from ..wire.server_keys import key_digest
 from ..wire.tcp import TcpManager
 from .adapter_lookup import Adapters
 from .election import Election

@@ -135,7 +135,7 @@ class TextPrompts:
 
     def context(self, _prompt: Prompt, _info: ModelInfo) -> Context:
         """Raises InvalidRequest: scores are asked about tokens."""
-        raise InvalidRequest(f"score: the back end {self._backend} takes text, and scores are of tokens")
+        raise InvalidRequest(f"score: the back end {self._backend} takes text, and scores need token ids")
 
 
 class Context:

@@ -100,7 +100,7 @@ class RequestSpans:
             }
         )
         taken = sent
-        if any(setback.what == "manager_lost" for setback in output.setbacks):  # times are of the manager after it
+        if any(setback.what == "manager_lost" for setback in output.setbacks):  # times come from the manager after it
             taken = max(sent, end - int(output.timings.finished * _NANOS))
         for name, at in _events(output, sent, taken):
             span.add_event(name, timestamp=max(sent, min(at, end)))

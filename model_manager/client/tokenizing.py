@@ -1,7 +1,7 @@
 """Text and conversations to token ids and back, as the model's own tokenizer.json defines them.
 
-Runs in every SDK worker, so it uses the `tokenizers` library alone; the ids are those of transformers' tokenizer for
-the same files. Knows nothing of requests or engines.
+Runs in every SDK worker, so it uses the `tokenizers` library alone; transformers' tokenizer gives the same ids for the
+same files. Knows nothing of requests or engines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The length of what must come, once a part of a constraint has begun: `a{1000000000}` is a billion characters.
 
 llguidance would make a state of each before it refuses, within the engine's step. Knows syntax and lengths; matches
-nothing. Where an expression is malformed, the length is that of what is read so far: compiling says what is wrong.
+nothing. Where an expression is malformed, the length counts what is read so far: compiling says what is wrong.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def _of_counted_properties(refused: _Refused) -> str:
 def _of_names(refused: _Refused) -> str:
     one, other = refused.said[1], refused.said[2]
     return (
-        f"`patternProperties`{refused.where}: takes patterns of which no name matches two, got {_shown(one)} and "
+        f"`patternProperties`{refused.where}: takes patterns such that no name matches two, got {_shown(one)} and "
         f"{_shown(other)}"
     )
 

@@ -26,8 +26,8 @@ def check_no_commands(config: ModelConfig) -> None:
 def _commands(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """Each setting with its value, and what it names."""
     backend = BACKENDS[config.backend]
-    if config.backend == "server":  # a preset's command too: kinds of servers run code of the model, or import it
-        yield "backend='server'", "starts a program beside the manager"
+    if backend.servers == "started":  # a preset's command too: kinds of servers run code of the model, or import it
+        yield f"backend={backend.name!r}", "starts a program beside the manager"
     if config.backend_python is not None:
         yield f"backend_python={config.backend_python!r}", "is a program beside the manager"
     if key := config.backend_options.get("key_env"):

@@ -52,7 +52,7 @@ class EngineSlot:
     entries: dict[str, Entry] = field(default_factory=dict)
     """Requests that were sent to the engine and are not finished, by id."""
     priorities: Counter[int] = field(default_factory=Counter)
-    """How many of them there are of each priority."""
+    """How many of them have each priority."""
     work: int = 0
     """Most tokens that the engine may compute for them, prompts and outputs."""
     deaths_in_row: int = 0

@@ -40,8 +40,8 @@ class Entry:
     """True if its engine was told to end it."""
     deaths: int = 0
     """Deaths in a row of engines that had this request. Counted anew, from 1, if the engine had generated tokens."""
-    orphaned: float | None = None
-    """When its last receiver died."""
+    orphaned_until: float | None = None
+    """When it ends unless somebody asks for it again: its last receiver died."""
     setbacks: list[Setback] = field(default_factory=list)
     """Every death of an engine that had it."""
     lost_tokens: int = 0
@@ -60,7 +60,7 @@ class Entry:
         engine would have to know (`Request.num_lasting`).
         """
         self.receivers.append(client)
-        self.orphaned = None
+        self.orphaned_until = None
         if request.stream and (self.request.stream or request.params.constraint is None):
             self.streams[client] = len(request.output_token_ids)
         if self.engine is None and len(request.output_token_ids) > len(self.tokens):

@@ -58,8 +58,8 @@ class Model:
         """An engine for each of `setups`; each engine needs `need` of memory."""
         self.key = config.key
         self.config = config
-        self.users: set[int] = set()
-        """Clients that have it open."""
+        self.users: dict[int, float] = {}
+        """Clients that have it open, and for how many seconds the requests of each go on if it dies."""
         self._engines = EnginePool(config.key, folder, setups, settings.lookahead, outbox)
         self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs)
         self._settings = settings
@@ -73,6 +73,8 @@ class Model:
         self.load_request, self._engines_in_a_place = _load_request(config, setups, need)
         self._last_used = -math.inf
         self._unused_since = -math.inf
+        self._awaited: dict[str, float] = {}
+        """Jobs whose client died with requests unanswered, and until when they may come back."""
 
     @property
     def state(self) -> State:
@@ -85,7 +87,7 @@ class Model:
         """A client wants the model. Once the model is ready, the client gets ModelReady with the settings that it asked
         for and that are not in force.
         """
-        self.users.add(client)
+        self.users[client] = self._grace(message.manager)
         self._requests.credits.join(client)
         self._last_used = now
         self._waiting[client] = message
@@ -95,13 +97,21 @@ class Model:
             self._engines.wait()
 
     def leave(self, client: int, *, died: bool, now: float, lingers: bool = True) -> None:
-        """A client closed the model, or died. `lingers`: after the last client, engines stay for `linger` seconds."""
+        """A client closed the model, or died. `lingers`: after the last client, engines stay for `linger` seconds.
+
+        If it died with requests unanswered, they stay until its job comes back or these may go on no longer: answers
+        that come meanwhile end with the manager.
+        """
         if client not in self.users:
             return
-        self.users.remove(client)
+        until = now + self.users.pop(client)
         self._waiting.pop(client, None)
-        self._requests.leave(client, died=died, now=now)
+        self._awaited |= dict.fromkeys(self._requests.leave(client, until if died else None), until)
         self._unused_since = now if lingers else -math.inf
+
+    def _grace(self, asked: ManagerConfig) -> float:
+        """What a client asks for, up to the time that answers are kept; the manager's own, if that is longer."""
+        return max(self._settings.orphan_grace, min(asked.orphan_grace, self._settings.results_kept))
 
     def outstanding(self, client: int) -> int:
         """Requests of a user that are not answered."""
@@ -110,6 +120,7 @@ class Model:
     def submit(self, client: int, request: Request, now: float) -> None:
         """Take in a request of a client that has the model open."""
         self._last_used = now
+        self._awaited.pop(request.job, None)
         self._requests.submit(client, request, now)
         if self._requests.entries and self.state is State.IDLE:
             self._engines.wait()
@@ -250,7 +261,7 @@ class Model:
         self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
-        self.users, self._waiting = set(), {}
+        self.users, self._waiting = {}, {}
         self._requests.last_call = None
         self._requests.drop_all()
 
@@ -259,6 +270,7 @@ class Model:
     def tick(self, now: float) -> None:
         """End requests whose time is up, and the engines when nobody needs them."""
         self._requests.tick(now)
+        self._awaited = {job: until for job, until in self._awaited.items() if now < until}
         if not self._requests.entries and self.state in RUNNING and self._is_unneeded(now):
             self.unload()
         elif not self.users and not self._requests.entries and self.state is State.WAITING:
@@ -271,7 +283,7 @@ class Model:
             return False
         if self.users:
             return self.state is State.READY and now - self._last_used >= self._settings.idle_timeout
-        return now - self._unused_since >= self._settings.linger
+        return not self._awaited and now - self._unused_since >= self._settings.linger
 
     @property
     def is_needed(self) -> bool:

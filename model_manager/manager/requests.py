@@ -95,15 +95,19 @@ class Requests:
         if not entry.receivers:
             self._abandon(entry)
 
-    def leave(self, client: int, *, died: bool, now: float) -> None:
-        """A client is gone. Requests that only this client waited for become orphans if it died; else they end."""
+    def leave(self, client: int, until: float | None = None) -> set[str]:
+        """A client is gone. Requests that only this client waited for end; `until`: it died, and they are orphans until
+        then. Returns the jobs of orphans.
+        """
         self.credits.leave(client)
-        for entry in [entry for entry in self.entries.values() if client in entry.receivers]:
+        left = [entry for entry in self.entries.values() if client in entry.receivers]
+        for entry in left:
             entry.forsake(client)
-            if not entry.receivers and died:
-                entry.orphaned = now
+            if not entry.receivers and until is not None:
+                entry.orphaned_until = until
             elif not entry.receivers:
                 self._abandon(entry)
+        return {entry.request.job for entry in left if entry.orphaned_until is not None}
 
     def computed_for(self, client: int) -> dict[str, int]:
         """Tokens that engines have computed for a client's running requests."""
@@ -115,7 +119,7 @@ class Requests:
         """No client waits for the request: forget it, or tell its engine to end it. Until the engine has ended it, a
         retry can still attach to it.
         """
-        entry.orphaned = None
+        entry.orphaned_until = None
         if entry.engine is None:
             self._forget(entry)
         elif not entry.cancelled:
@@ -221,7 +225,7 @@ class Requests:
                 entry.deaths = 1 if entry.progressed else entry.deaths + 1
             entry.engine_died(now)
             self._resume(entry)
-            if not entry.receivers and entry.orphaned is None:
+            if not entry.receivers and entry.orphaned_until is None:
                 self._forget(entry)
             elif entry.deaths > self._settings.max_deaths_per_request:
                 self._fail_killer(slot, entry, reason, now)
@@ -247,7 +251,7 @@ class Requests:
     def tick(self, now: float) -> None:
         """Cancel orphans whose grace time is over; end queued requests whose deadline has passed."""
         for entry in list(self.entries.values()):
-            if entry.orphaned is not None and now - entry.orphaned >= self._settings.orphan_grace:
+            if entry.orphaned_until is not None and now >= entry.orphaned_until:
                 self._abandon(entry)
         for entry in [entry for entry in self._unsent.values() if entry.is_overdue(now)]:
             self._end_overdue(entry, now)
@@ -286,5 +290,7 @@ class Requests:
         for entry in self.entries.values():
             assert set(entry.receivers) <= set(users), "a receiver is gone"
             assert set(entry.streams) <= set(entry.receivers), "a stream has no receiver"
-            assert entry.receivers or entry.cancelled or entry.orphaned is not None, "nobody waits, nobody ends it"
-            assert not entry.receivers or entry.orphaned is None, "somebody waits for an orphan"
+            assert entry.receivers or entry.cancelled or entry.orphaned_until is not None, (
+                "nobody waits, nobody ends it"
+            )
+            assert not entry.receivers or entry.orphaned_until is None, "somebody waits for an orphan"

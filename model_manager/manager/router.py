@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from ..store.memory import MemoryNeed
 from ..wire.config import ManagerConfig, ModelConfig
-from ..wire.endpoint_options import check_same_key
 from ..wire.errors import ConfigError, ModelDoesNotFit, ModelLost
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
+from ..wire.server_keys import check_same_key
 from ..wire.status import JobStatus, ModelStatus
 from ..wire.transport import ProtocolError
 from .engine_pool import RUNNING, State

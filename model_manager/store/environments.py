@@ -31,8 +31,8 @@ from ..wire.manager_place import ManagerPlace
 from ..wire.tcp import TcpManager
 from .cache_folder import cache_folder
 
-PROCESS_PACKAGES = ("llguidance", "msgspec>=0.21", "numpy", "psutil", "tokenizers>=0.21")
-"""What the inference process imports whatever the engine."""
+PROCESS_PACKAGES = ("llguidance>=1.7,<2", "msgspec==0.22.0", "numpy>=2.3,<3", "psutil==7.2.2", "tokenizers>=0.22,<1")
+"""What the inference process imports whatever the engine; some engines pin versions of three of them."""
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 """Where NVIDIA's driver lists GPUs."""
 _PINS = "packages.txt"
@@ -189,6 +189,16 @@ def built_for(backend: Backend) -> BuiltFor | None:
         written = (environment_python(backend.name).parents[1] / _PINS).read_text()
     builds: list[BuiltFor] = ["cpu", "cuda"] if backend.cuda_packages else ["cpu"]
     return next((device for device in builds if written == _noted(backend.pins(device))), None)
+
+
+def installed_version(backend: Backend) -> str:
+    """The version of the engine's own package in its environment; empty where it is not there."""
+    libraries = environment_python(backend.name).parents[1] / "lib"
+    for packages in filter(None, (backend.packages, backend.cuda_packages)):
+        name = re.split(r"\[|==", packages[0])[0].replace("-", "_")
+        for found in libraries.glob(f"python3*/site-packages/{name}-*.dist-info"):
+            return found.name.removesuffix(".dist-info").rpartition("-")[2]
+    return ""
 
 
 def _noted(pins: Pins) -> str:

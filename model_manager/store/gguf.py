@@ -69,6 +69,11 @@ def gguf_files(model: str, folder: Path) -> list[Path]:
     return sorted(filter(Path.is_file, folder.glob(file_pattern(model.rsplit("/", 1)[-1]))))
 
 
+def gguf_bytes(model: str, folder: Path) -> int:
+    """Bytes of these files together."""
+    return sum(path.stat().st_size for path in gguf_files(model, folder))
+
+
 def read_gguf(path: Path) -> GgufHeader:
     """The header of a file; raises ModelCorrupt for one that is damaged, cut, or something else."""
     try:

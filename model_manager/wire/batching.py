@@ -1,4 +1,4 @@
-"""Many requests or results in few messages, none of which can come near the transport's limit."""
+"""Many requests or results in few messages; none can come near the transport's limit."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backend_options: dict[str, Option] = {}
     """Options of another engine, by its own names for them."""
     backend_python: str | None = None
-    """The Python that runs another engine; by default that of the environment which `millrace engines install` made."""
+    """The Python that runs another engine; by default the one that `millrace engines install` set up."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
@@ -220,7 +220,8 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     max_deaths_per_request: int = 2
     """Deaths of its engine that a request may be running at before it alone is failed."""
     orphan_grace: float = 10.0
-    """How long the requests of a client that died go on, for a retry to take them over."""
+    """How long the requests of a client that died go on, and its model stays loaded, for a retry or `--resume` to take
+    them over. A job that writes files asks for 60, on Flink and Dataflow for 120; the manager may give more."""
     results_kept: float = 600.0
     """How long a finished result waits for a retry to ask for it again."""
     results_kept_mib: float = 64.0
@@ -252,6 +253,8 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 PLACE_SETTINGS = ("manager", "manager_key_file")
 """Fields of ManagerConfig that say where the manager is, and not how it works."""
+OWN_SETTINGS = ("orphan_grace",)
+"""Fields of ManagerConfig that each client decides for itself."""
 
 
 def runtime_dir() -> Path:

@@ -51,7 +51,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Exactly one of the kinds; the whole output, without what ends it, is of it.
+    """Exactly one of the kinds; the whole output, without what ends it, matches it.
 
     Raises InvalidRequest, naming `constraint` and the kind, for none, several, or one that is malformed or too large.
     """

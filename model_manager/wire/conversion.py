@@ -20,7 +20,7 @@ _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 _ALIKE = 0.8
 _SHOWN = 80
 _LONGEST_NAME = 200
-"""Characters of a name that may be a known one misspelt: comparing takes their number times those of all names."""
+"""Characters of a name that may be a known one misspelt: comparing takes their number times the number in all names."""
 _NAMES: dict[type[types.Type], tuple[str, str]] = {
     types.IntType: ("an integer", "integers"),
     types.FloatType: ("a number", "numbers"),
@@ -147,7 +147,7 @@ def shown(value: Any) -> str:
 
 
 def _beginning(value: Any, most: int) -> Any:
-    """A value whose repr begins as that of the whole one does: each part and each level of it takes a character."""
+    """A value whose repr begins like the whole one's: each part and each level of it takes a character."""
     if isinstance(value, str | bytes):
         return value[:_SHOWN]
     if isinstance(value, Mapping):

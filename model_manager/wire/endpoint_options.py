@@ -5,7 +5,6 @@ The key itself is no option: it would stand in the job's graph. `key_env` names 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -15,13 +14,22 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .config import ModelConfig
 from .conversion import converted
 from .errors import ConfigError
 
 _GRPC = ("grpc", "grpcs")
 _URLS = "http://, https://, grpc:// or grpcs:// URLs"
-DialectName = Literal["openai", "openai-completions", "tgi", "triton", "kserve", "llama-completion"]
+DialectName = Literal[
+    "openai",
+    "openai-completions",
+    "tgi",
+    "triton",
+    "kserve",
+    "llama-completion",
+    "mii-chat",
+    "mii-completions",
+    "mii",
+]
 
 
 class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +44,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     http:// and https:// go over HTTP; grpc:// and grpcs:// (with TLS) go over gRPC, in the dialect kserve.
     """
     dialect: DialectName = "openai"
-    """What they speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2 or llama.cpp's."""
+    """What they speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2, llama.cpp's, or
+    those of DeepSpeed-MII."""
     key_env: str = ""
     """Environment variable that holds the API key; empty sends none."""
     key_header: str = "Authorization"
@@ -92,8 +101,10 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def takes_seeds(self) -> bool:
-        """Whether rows may be given seeds. What a model of KServe or Triton has inputs for, its server alone says."""
-        return self.dialect not in ("triton", "kserve")
+        """Whether rows may be given seeds. What a model of KServe or Triton has inputs for, its server alone says; MII
+        takes none.
+        """
+        return self.dialect not in ("triton", "kserve", "mii-chat", "mii-completions", "mii")
 
     def key(self) -> str:
         """The key; empty if none is sent. Raises ConfigError if its variable is not set."""
@@ -105,34 +116,6 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         whole = "a variable whose value is one line, without control characters"
         _check("backend_options: key_env", self.key_env, found.isprintable(), whole)
         return found
-
-
-def key_digest(config: ModelConfig) -> str:
-    """A hash of the key for the servers of this model, as this process has it; empty if none is sent.
-
-    Raises ConfigError if its variable is not set.
-    """
-    if config.backend != "endpoint":
-        return ""
-    key = EndpointOptions.parse(config.backend_options).key()
-    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
-
-
-def check_same_key(config: ModelConfig, digest: str) -> None:
-    """Raises ConfigError if this process, which starts engines, has another key than who asks for the model."""
-    if digest and digest != _digest_here(config):
-        name = EndpointOptions.parse(config.backend_options).key_env
-        raise ConfigError(
-            f"backend_options: key_env={name!r}: this machine's manager was started without this value of {name}: "
-            "end it with `millrace stop`, or give this job a MILLRACE_RUNTIME_DIR of its own"
-        )
-
-
-def _digest_here(config: ModelConfig) -> str:
-    try:
-        return key_digest(config)
-    except ConfigError:
-        return ""
 
 
 def listed(text: str) -> list[str]:

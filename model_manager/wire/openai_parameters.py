@@ -57,7 +57,7 @@ class BesideSampling(msgspec.Struct, frozen=True, kw_only=True):
     guided_regex: str | None = None
     """A regular expression that the answer must match."""
     guided_choice: list[str] | None = None
-    """Texts of which the answer must be one."""
+    """The answer must be one of these texts."""
     guided_grammar: str | None = None
     """A Lark grammar that the answer must meet."""
 

@@ -6,11 +6,12 @@ and the names of OpenAI's batch format are made from its fields. To add a parame
 1. Here: add the field, its docstring (the flag's help) and its range (`Takes`). If the sampler reads it for each row of
    logits, add a `Column`, from which `engine/sampling/logit_rows.py` makes the rows' columns.
 2. `engine/sampling/torch_sampling.py`: apply it. This runs on every device; tests compare it with transformers.
-3. `engine/sampling/cuts.py` (cuts tokens) or `edits.py` (changes logits): apply it in the CPU's kernel, which reads it
-   as `Float.NAME` or `Int.NAME` of `kernel_record.py`.
-4. The other back ends refuse it by name, and may stay so. One that is to obey it passes it on in its file
+3. The other back ends refuse it by name, and may stay so. One that is to obey it passes it on in its file
    (`backends/NAME.py`, or a dialect of `backends/endpoint/`) and lists it in its row of `wire/backends.py`;
    tests/model_manager/backends/test_parameters.py holds that the two agree.
+
+On a CPU, torch samples steps with a row that sets the parameter, until the compiled kernel knows it too: a column of
+`engine/sampling/kernel_record.py`, read as `Float.NAME` or `Int.NAME` in `cuts.py` or `edits.py`.
 
 A parameter that ends the output belongs to `engine/scheduling/stopping.py` instead, one that bans or favours tokens to
 `engine/sampling/token_rules.py`. Describe it in docs/reference/sampling.md; a test holds that each parameter is there.

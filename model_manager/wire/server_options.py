@@ -1,4 +1,4 @@
-"""Options of the back end `server`, parsed once: its own, and those of the connection (`endpoint_options.py`)."""
+"""Options of the back end `server`, parsed once: its own, and the connection's (`endpoint_options.py`)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def parse(fields: Mapping[str, Any]) -> tuple[ServerOptions, dict[str, Any]]:
-    """The server's options, and those of the connection without its URL; raises ConfigError for what is neither's."""
+    """The server's options, and the connection's without its URL; raises ConfigError for what is neither's."""
     own = {name: value for name, value in fields.items() if name in ServerOptions.__struct_fields__}
     options = converted(own, ServerOptions, ConfigError, what="option of the back end server")
     given = {name: value for name, value in fields.items() if name not in own}

@@ -5,8 +5,11 @@ From the servers' own documentation; docs/how-to/servers.md says which were run 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
+_SERVERS = Path(__file__).absolute().parents[1] / "backends" / "server"
 _VLLM = (
     "top_k,min_p,repetition_penalty,min_tokens,ignore_eos,stop_token_ids,include_stop_str_in_output,bad_words,"
     "allowed_token_ids"
@@ -49,7 +52,18 @@ PRESETS = {
     "mii": Preset(
         "python -m mii.entrypoints.openai_api_server --model {model} --host 127.0.0.1 --port {port}"
         " --tensor-parallel {tensor_parallel}",
-        extra_parameters="top_k,min_tokens",
+        dialect="mii-chat",
+    ),
+    "optimum-nvidia": Preset(
+        f"python {shlex.quote(str(_SERVERS / 'optimum_nvidia.py'))} {{model}} {{port}}",
+        dialect="openai-completions",
+        extra_parameters="top_k,repetition_penalty",
+    ),
+    "powerinfer": Preset(
+        "server --model {model} --host 127.0.0.1 --port {port} --parallel 4 --cont-batching",
+        dialect="llama-completion",
+        health="/props",
+        max_connections=4,
     ),
     "llama-server": Preset(
         "llama-server --model {model} --host 127.0.0.1 --port {port}",

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .config import PLACE_SETTINGS, SHARED_SETTINGS, ManagerConfig, ModelConfig
+from .config import OWN_SETTINGS, PLACE_SETTINGS, SHARED_SETTINGS, ManagerConfig, ModelConfig
 
 Settings = TypeVar("Settings", ModelConfig, ManagerConfig)
 
@@ -30,7 +30,7 @@ class UnmetSetting(msgspec.Struct, frozen=True):
 
 def unmet_settings(asked: Settings, in_force: Settings) -> list[UnmetSetting]:
     """Those that differ, of a model's outside its key. One that is asked for at its default counts as not asked for."""
-    of_manager = [name for name in ManagerConfig.__struct_fields__ if name not in PLACE_SETTINGS]
+    of_manager = [name for name in ManagerConfig.__struct_fields__ if name not in (*PLACE_SETTINGS, *OWN_SETTINGS)]
     names = SHARED_SETTINGS if isinstance(asked, ModelConfig) else of_manager
     default, unmet = type(asked)(), []
     for name in names:

@@ -24,14 +24,14 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """Most tokens of a prompt and its answer."""
     max_num_seqs: int
     """Most requests that run at once."""
-    num_blocks: int
-    """Blocks of KV cache."""
-    block_size: int
-    """Tokens of a block."""
     eos_token_ids: list[int]
     """Tokens that end an answer."""
     load_seconds: float
     """Seconds that loading took."""
+    num_blocks: int = 0
+    """Blocks of KV cache; 0 for an engine that tells none."""
+    block_size: int = 0
+    """Tokens of a block; 0 for an engine that tells none."""
     quantization: str = "none"
     """Format of the weights of linear layers, if not dtype: int8, int4 or fp8."""
     kv_cache_dtype: str = ""

@@ -24,7 +24,7 @@ _IDLE_SECONDS = 5
 _PROBE_SECONDS = 3
 _PROBES = 4
 _UNANSWERED_SECONDS = 17
-"""A host that is gone is noticed after this time, or after that of idleness and all probes, which is the same."""
+"""A host that is gone is noticed after this time, or after idleness and all probes, which take as long."""
 
 
 class Unreachable(Exception):

@@ -10,7 +10,7 @@ import msgspec
 class Timings(msgspec.Struct, frozen=True):
     """Seconds from the manager's receipt of the request to the event named, as the engine that finished it saw it.
 
-    For a request resumed after its engine's death, `queued` and `first_token` are of the engine that went on with it.
+    For a request resumed after its engine's death, `queued` and `first_token` come from the engine that resumed it.
     """
 
     queued: float

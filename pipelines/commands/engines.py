@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import millrace
-from millrace.model_manager.store.environments import EngineState, install, state
+from millrace.model_manager.store.environments import EngineState, install, installed_version, state
 from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.conversion import unknown
 from millrace.model_manager.wire.errors import ConfigError
@@ -80,8 +80,9 @@ def _row(backend: Backend, found: EngineState) -> tuple[str, str, str, str]:
 
 
 def _version(backend: Backend) -> str:
-    """The version of its first package; millrace's own version for an engine without packages."""
-    return backend.packages[0].partition("==")[2] if backend.packages else millrace.__version__
+    """The version that is installed, else the one that would be; millrace's own for an engine without packages."""
+    wanted: str = backend.packages[0].partition("==")[2] if backend.packages else millrace.__version__
+    return installed_version(backend) or wanted
 
 
 def _installable() -> list[str]:

@@ -19,7 +19,7 @@ def check_engine_of_image(model: ModelConfig, beam: PipelineOptions) -> None:
             f"--backend {backend.name}: --sdk_container_image is missing, and Beam's own image has no environment for"
             f" this engine: build one from deploy/dataflow/Dockerfile with --build-arg ENGINE={backend.name}"
         )
-    if backend.name == "server" and not image and not _installs(beam):
+    if backend.servers == "started" and not image and not _installs(beam):
         raise ConfigError(
             "--backend server: --sdk_container_image is missing, and Beam's own image has no such server: name an image"
             " that has it, or install it with --requirements_file or --extra_package"
@@ -56,4 +56,4 @@ def told(backend: Backend) -> str:
     """What an image is expected to hold beside the package."""
     if backend.packages:
         return f", with the engine as --build-arg ENGINE={backend.name} puts it there"
-    return ", with the server's program" if backend.name == "server" else ""
+    return ", with the server's program" if backend.servers == "started" else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import hashlib
 import tempfile
 import zipfile
@@ -45,8 +46,9 @@ class Package:
         }[self.source]
 
     @contextlib.contextmanager
-    def staged(self, options: PipelineOptions) -> Iterator[None]:
-        """Set in `options` what ships it; a wheel that is made for that goes at the end."""
+    def staged(self, options: PipelineOptions) -> Iterator[PipelineOptions]:
+        """A copy of `options` that ships the package; a wheel that is made for it goes at the end."""
+        options = copy.deepcopy(options)
         setup = options.view_as(SetupOptions)
         with tempfile.TemporaryDirectory(prefix="millrace-wheel-") as folder:
             if self.setup_file:
@@ -54,7 +56,7 @@ class Package:
             elif self.source == "installed":
                 wheel = wheel_of(distribution(_NAME), Path(folder))
                 setup.extra_packages = [*(setup.extra_packages or []), str(wheel)]
-            yield
+            yield options
 
 
 def find_package(options: PipelineOptions) -> Package:

@@ -54,8 +54,8 @@ def run_on_dataflow(options: JobOptions, build: Build, show: Callable[[str], Non
         show("\n".join([*table(_title(options), rows), *why]))
     if options.dry_run:
         return 0
-    with temporary_files("submit"), package.staged(options.beam):
-        result = _submit(replace(options, resource_hints=workers.resource_hints), build)
+    with temporary_files("submit"), package.staged(workers.beam) as beam_options:
+        result = _submit(replace(options, beam=beam_options, resource_hints=workers.resource_hints), build)
     return _wait(result, options.beam)
 
 
@@ -163,7 +163,7 @@ def _job_rows(options: JobOptions) -> list[Row]:
     cloud = options.beam.view_as(GoogleCloudOptions)
     image = options.beam.view_as(WorkerOptions).sdk_container_image
     held = told(BACKENDS[options.model.backend])
-    engine = [] if options.model.backend == "torch" else [("engine", options.model.backend)]
+    engine = [] if BACKENDS[options.model.backend].is_ours else [("engine", options.model.backend)]
     return [
         ("model", options.model.model),
         *engine,

@@ -7,6 +7,7 @@ GPU all steps share one pool, whose machines are large enough for the model.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,8 +40,10 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True)
 class ArrangedWorkers:
-    """What is asked for beyond what stands in Beam's options."""
+    """What a job asks of its workers."""
 
+    beam: PipelineOptions
+    """Beam's options, completed."""
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Beam's resource hints for the step that runs the model."""
     shown: list[Row] = field(default_factory=list)
@@ -50,7 +53,8 @@ class ArrangedWorkers:
 def arrange_workers(
     beam: PipelineOptions, model: ModelConfig, gpu: GpuRequest | None, weights: int | None, *, stream: bool
 ) -> ArrangedWorkers:
-    """Completes `beam` for a model with so many bytes of weights (None: not known); raises ConfigError."""
+    """Completes a copy of `beam` for a model with so many bytes of weights (None: not known); raises ConfigError."""
+    beam = copy.deepcopy(beam)
     weights_gb = _UNKNOWN_WEIGHTS_GB if weights is None else weights / _GB
     accelerator = _accelerator_for_all(beam)
     check_gpus_of_engine(model, gpu, accelerator)
@@ -72,7 +76,7 @@ def arrange_workers(
         ("shared memory", _shared_memory(model)),
         ("workers", _scaling(beam)),
     ]
-    return ArrangedWorkers(hints, shown)
+    return ArrangedWorkers(beam, hints, shown)
 
 
 def _size(weights: int) -> str:

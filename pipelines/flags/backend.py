@@ -78,9 +78,10 @@ def _check_named(backend: str | None, options: dict[str, Any]) -> None:
             f"--backend {backend}: is a kind of server: --backend server --backend_options preset={backend} starts one,"
             " --endpoint URL asks one that runs"
         )
-    if backend == "endpoint" and not options.get("urls"):
+    servers = BACKENDS[backend].servers if backend in BACKENDS else "none"
+    if servers == "remote" and not options.get("urls"):
         raise ConfigError("--backend endpoint: needs --endpoint URL, with one or more URLs of servers")
-    if backend == "server" and not (options.get("command") or options.get("preset")):
+    if servers == "started" and not (options.get("command") or options.get("preset")):
         raise ConfigError(
             "--backend server: needs --server_command COMMAND, or --backend_options preset=NAME for a kind of server"
         )

@@ -17,7 +17,7 @@ from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
 from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
-from millrace.transforms.runners import DATAFLOW, FLINK, TRIED, FlinkOptions, known, runner_of
+from millrace.transforms.runners import TRIED, FlinkOptions, known, runner_of
 
 from .parser import FlagParser
 
@@ -80,17 +80,18 @@ def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOpti
 def complete(options: PipelineOptions, *, is_stream: bool) -> None:
     """Set what follows from the command's own flags and from the environment, before the job's settings are made.
 
-    Beam's options are a view that all share, so nothing changes them later.
+    Nothing changes a job's options later: `beam.Pipeline` and the submission to Dataflow complete copies of them.
     """
     if is_stream:
         options.view_as(StandardOptions).streaming = True
-    if runner_of(options) is DATAFLOW:
+    if runner_of(options).is_on_google_cloud:
         cloud = options.view_as(GoogleCloudOptions)
         cloud.region = cloud.region or os.environ.get(_REGION)
 
 
 def _names_job_server(flag: str) -> bool:
-    return flag.split("=")[0] == _PORTABLE or known(flag.split("=")[-1]) is FLINK
+    runner = known(flag.split("=")[-1])
+    return flag.split("=")[0] == _PORTABLE or (runner is not None and runner.is_flink)
 
 
 def _all_options(options: type[PipelineOptions]) -> Iterator[type[PipelineOptions]]:

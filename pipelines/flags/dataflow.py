@@ -8,7 +8,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.runners import DATAFLOW, runner_of
+from millrace.transforms.runners import runner_of
 
 from ..machines import GPUS
 
@@ -33,7 +33,7 @@ def add_gpu(group: Any) -> None:
 
 def check_dataflow(known: argparse.Namespace, options: PipelineOptions) -> None:
     """Raises ConfigError where they are given to another runner."""
-    if runner_of(options) is DATAFLOW:
+    if runner_of(options).is_on_google_cloud:
         return
     if known.gpu != "none":
         raise ConfigError("--gpu needs --runner DataflowRunner; elsewhere --device cuda uses the GPUs that are there")

@@ -34,42 +34,50 @@ def job_parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
         prog=f"millrace {task.command}",
         usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",
         description=task.does,
-        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
+        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location. "
+        "Pages named as (docs: …) are in the folder docs/ of millrace's repository.",
         allow_abbrev=False,
     )
     _add_input(parser.add_argument_group("input"), documents=task.documents)
     names = {"task": task.add_flags(parser.add_argument_group("task"))}
     _add_output(parser.add_argument_group("output"), task.output)
-    model = parser.add_argument_group("model")
-    names["model"] = add_model(model)
-    model.add_argument(
-        "--chat",
-        choices=list(CHAT),
-        default=task.chat,
-        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
-    )
-    model.add_argument(
-        "--models",
-        metavar="A,B,C",
-        help="Models that rows may name in their column `model`. Rows that name none go to --model, by default to the "
-        "first of these; a row that names another is a dead letter (docs: Many models).",
-    )
-    _add_updates(model)
+    names["model"] = _add_models(parser.add_argument_group("model"), task)
     own = "with --row_params rows" if task.documents else "rows"
     sampling = parser.add_argument_group(f"sampling ({own} may carry their own under the same names)")
-    left_out = set(SamplingParams.__struct_fields__) - set(task.parameters)
-    names["sampling"] = add_settings(
-        sampling, SamplingParams, leave_out=left_out | {"constraint"}, defaults=task.defaults
-    )
-    if "constraint" not in left_out:
-        sampling.add_argument("--constraint", metavar=METAVAR, help=HELP)
-        names["sampling"].append("constraint")
+    names["sampling"] = _add_sampling(sampling, task)
     names["model"] += add_engine(parser.add_argument_group("engine"))
     names["manager"] = add_manager(parser.add_argument_group)
     _add_run(parser.add_argument_group("run"))
     add_traces(parser.add_argument_group("traces"))
     add_dataflow(parser.add_argument_group("Dataflow (with --runner DataflowRunner; docs: Dataflow)"))
     return parser, names
+
+
+def _add_models(group: Any, task: TaskCommand) -> list[str]:
+    names = add_model(group)
+    group.add_argument(
+        "--chat",
+        choices=list(CHAT),
+        default=task.chat,
+        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
+    )
+    group.add_argument(
+        "--models",
+        metavar="A,B,C",
+        help="Models that rows may name in their column `model`. Rows that name none go to --model, by default to the "
+        "first of these; a row that names another is a dead letter (docs: Many models).",
+    )
+    _add_updates(group)
+    return names
+
+
+def _add_sampling(group: Any, task: TaskCommand) -> list[str]:
+    left_out = set(SamplingParams.__struct_fields__) - set(task.parameters)
+    names = add_settings(group, SamplingParams, leave_out=left_out | {"constraint"}, defaults=task.defaults)
+    if "constraint" in left_out:
+        return names
+    group.add_argument("--constraint", metavar=METAVAR, help=HELP)
+    return [*names, "constraint"]
 
 
 def _add_updates(group: Any) -> None:
@@ -103,6 +111,16 @@ def _add_input(group: Any, *, documents: bool) -> None:
         help="text: a line a row; file: each file whole; documents: JSONL, CSV and Parquet by their extensions, every "
         f"other file whole. Default: {'documents' if documents else 'by the extension'}; of messages, jsonl.",
     )
+    _add_columns(group, documents=documents)
+    group.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help="Read the first N rows only: of a file in its order, of several in the order of their names.",
+    )
+
+
+def _add_columns(group: Any, *, documents: bool) -> None:
     if documents:
         group.add_argument(
             "--text_column", metavar="NAME", help="Column that holds the document. Default: text, document or prompt."
@@ -121,12 +139,6 @@ def _add_input(group: Any, *, documents: bool) -> None:
         action=argparse.BooleanOptionalAction,
         default=not documents,
         help=f"Take sampling parameters from columns of their names. Default: {not documents}.",
-    )
-    group.add_argument(
-        "--limit",
-        type=int,
-        metavar="N",
-        help="Read the first N rows only: of a file in its order, of several in the order of their names.",
     )
 
 
@@ -155,6 +167,17 @@ def _add_output(group: Any, default: str) -> None:
         metavar="N",
         help="Most files to write; for a stream, in each window. Default: one for each 256 MiB; for a stream, 1.",
     )
+    _add_windows(group)
+    add_report(group)
+    group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="Keep output that is there, and complete only the prompts it lacks; for a stream, add to it.",
+    )
+
+
+def _add_windows(group: Any) -> None:
     group.add_argument(
         "--window",
         type=float,
@@ -168,13 +191,6 @@ def _add_output(group: Any, default: str) -> None:
         metavar="SECONDS",
         help="Time after the end of a stream's window in which late rows are still written, to further files; later "
         "rows are dropped. Default: 86400, a day.",
-    )
-    add_report(group)
-    group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
-    group.add_argument(
-        "--resume",
-        action="store_true",
-        help="Keep output that is there, and complete only the prompts it lacks; for a stream, add to it.",
     )
 
 

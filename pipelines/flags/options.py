@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
+import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ import msgspec
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from millrace.model_manager.grammars.compiling import check as check_constraint
+from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -22,7 +23,7 @@ from millrace.transforms.addresses import Address, Files
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.models.model_names import further_models
 from millrace.transforms.models.updates import WatchedFile
-from millrace.transforms.runners import DATAFLOW, PRISM, Runner, runner_of
+from millrace.transforms.runners import PRISM, Runner, runner_of
 from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists, OutputFiles, output_and_format
 
@@ -82,8 +83,8 @@ class JobOptions:
     """Further models, for rows that name them."""
     updates: WatchedFile | None = None
     """What names the model while the job runs."""
-    job: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the job's requests in the manager, and the job in `millrace ps`."""
+    identity: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells the job from all others. A job that is resumed keeps it (places/provenance.py)."""
     gpu: GpuRequest | None = None
     """GPUs of a worker on Dataflow."""
     dry_run: bool = False
@@ -92,6 +93,16 @@ class JobOptions:
     """Where spans of rows and requests go."""
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Beam's resource hints for the step that runs the model."""
+
+    @functools.cached_property
+    def job(self) -> str:
+        """Names the job's requests in the manager, and the job in `millrace ps`.
+
+        The ids of the requests are made of it, their rows and their parameters. So it stands for all else that their
+        answers depend on: a job that is resumed with other settings finds no request of the one before.
+        """
+        settings = canonical((self.identity, self.model.key, [each.key for each in self.models], self.chat))
+        return f"{self.task.command} to {self.output}, {hashlib.sha256(settings).hexdigest()[:16]}"
 
     @property
     def source(self) -> Address:
@@ -128,18 +139,9 @@ class JobOptions:
 def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     """Raises ConfigError, one sentence, for anything wrong; `--help` prints and exits 0."""
     task = TASKS[name]
-    parser, names = job_parser(task)
-    known, rest = parser.parse_known_args(list(arguments))
-    _check_commands(rest, task)
-    helps = [(flag, action.help or "") for action in parser._actions for flag in action.option_strings]
-    own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
-    beam = beam_options(rest, own_flags)
-    if not known.input:
-        raise ConfigError(NO_INPUT)
-    if known.overwrite and known.resume:
-        raise ConfigError("--overwrite and --resume exclude each other: leave one out")
-    check_dataflow(known, beam)
+    known, names, beam = _read(arguments, task)
     inputs = [_address("--input", each, beam) for given in known.input for each in given]
+    output = _address("--output", known.output, beam)
     complete(beam, is_stream=any(address.is_stream for address in inputs))
     model, models = _models(known, ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task(name))
     sampling = _sampling({**task.defaults} | given(known, names["sampling"]))
@@ -151,7 +153,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         id_column=known.id_column,
         row_params=known.row_params,
         limit=known.limit,
-        output=_address("--output", known.output, beam),
+        output=output,
         output_format=known.output_format,
         num_shards=known.num_shards,
         window=known.window,
@@ -162,7 +164,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         models=models,
         chat=CHAT[known.chat],
         sampling=sampling,
-        manager=runner_of(beam).manager_config(given(known, names["manager"])),
+        manager=runner_of(beam).manager_config(given(known, names["manager"]), is_resumable=isinstance(output, Files)),
         fail_fast=known.fail_fast,
         report=_report(known, beam, is_stream=any(address.is_stream for address in inputs)),
         prices=known.prices,
@@ -176,8 +178,25 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
         dry_run=known.dry_run,
         settings=task.read_flags(known, names["task"]),
         traces=read_traces(known),
-        job=f"{task.command} to {known.output}, pid {os.getpid()}, {uuid.uuid4().hex[:16]}",
     )
+
+
+def _read(
+    arguments: Sequence[str], task: TaskCommand
+) -> tuple[argparse.Namespace, dict[str, list[str]], PipelineOptions]:
+    """Our flags, the names of the settings among them, and Beam's options from all other flags."""
+    parser, names = job_parser(task)
+    known, rest = parser.parse_known_args(list(arguments))
+    _check_commands(rest, task)
+    helps = [(flag, action.help or "") for action in parser._actions for flag in action.option_strings]
+    own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
+    beam = beam_options(rest, own_flags)
+    if not known.input:
+        raise ConfigError(NO_INPUT)
+    if known.overwrite and known.resume:
+        raise ConfigError("--overwrite and --resume exclude each other: leave one out")
+    check_dataflow(known, beam)
+    return known, names, beam
 
 
 def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig, tuple[ModelConfig, ...]]:
@@ -199,7 +218,7 @@ def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig,
 
 def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:
     """The file's name: as given, or else beside an output of files of a job that ends and is waited for."""
-    if known.report and runner_of(beam) is DATAFLOW:
+    if known.report and runner_of(beam).is_on_google_cloud:
         raise ConfigError("--report: a job on Dataflow is not waited for, and has none; leave it out")
     if isinstance(known.report, str):
         if not known.report.strip():
@@ -210,7 +229,8 @@ def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool
         if known.report:
             raise ConfigError(f"--report: takes the path of a file, since --output {address} is a topic")
         return ""
-    wanted = known.report is True or (known.report is None and not is_stream and runner_of(beam) is not DATAFLOW)
+    is_waited_for = not is_stream and not runner_of(beam).is_on_google_cloud
+    wanted = known.report is True or (known.report is None and is_waited_for)
     return f"{OutputFiles(output_and_format(address.path, None)[0]).prefix}.report.html" if wanted else ""
 
 

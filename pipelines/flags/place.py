@@ -17,5 +17,5 @@ def add_place(group: Any) -> None:
 
 
 def place_of(flags: argparse.Namespace) -> ManagerPlace:
-    """The place that they name, else that of the environment; raises ConfigError."""
+    """The place that they name, else the environment's; raises ConfigError."""
     return manager_place(ManagerConfig.parse(given(flags, PLACE_SETTINGS)))

@@ -1,6 +1,6 @@
 """Says how far a job is to whoever watches this machine: a file in the runtime folder, written once a second.
 
-Counts are those of this process's workers. Where workers are other processes, they are the manager's, which begin again
+Counts come from this process's workers. Where workers are other processes, they are the manager's, which begin again
 when a manager is replaced, and know nothing of rows that were no prompts.
 """
 

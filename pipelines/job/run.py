@@ -36,7 +36,7 @@ from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.metrics import failures_in, tallied
 from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
-from millrace.transforms.runners import DATAFLOW, PRISM, runs_here
+from millrace.transforms.runners import runs_here
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import count_completed
@@ -54,6 +54,7 @@ from ..places.endpoints import (
     files_of,
     input_format_of,
 )
+from ..places.provenance import forget_identity, with_identity
 from ..places.restored import restored_if_nothing_written
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
@@ -81,7 +82,7 @@ _log = logging.getLogger(__name__)
 def run_job(options: JobOptions, build: Build) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
     with logs_at(options.log_level) as console:
-        if options.runner is DATAFLOW:
+        if options.runner.is_on_google_cloud:
             return run_on_dataflow(options, build, functools.partial(tell, console))
         check(options)
         check_report(options)
@@ -92,7 +93,9 @@ def run_job(options: JobOptions, build: Build) -> int:
         with claimed(options), restored_if_nothing_written(options), temporary_files("job"):
             for line in () if options.quiet else model_lines(options.model):
                 tell(console, line)
-            return _run(options, build, console)
+            status = _run(with_identity(files_of(options), options), build, console)
+            forget_identity(files_of(options))
+            return status
 
 
 def _run(options: JobOptions, build: Build, console: Console) -> int:
@@ -194,7 +197,7 @@ def _followed(
     result: Any, options: JobOptions, console: Console, to_cancel: str
 ) -> contextlib.AbstractContextManager[None]:
     """The id first. A job on Prism ends with this process, so its id is not shown."""
-    if options.quiet or options.runner is PRISM or not isinstance(result, PortableResult):
+    if options.quiet or options.runner.is_on_this_machine or not isinstance(result, PortableResult):
         return contextlib.nullcontext()
     endpoint = options.beam.view_as(PortableOptions).job_endpoint
     where = f"the job server at {endpoint}" if endpoint else options.runner.name
@@ -210,7 +213,7 @@ def _how_to_cancel(options: JobOptions) -> str:
 
 def _what_goes_on(options: JobOptions, files: OutputFiles | None, result: Any, to_cancel: str) -> str:
     """`result`: None until the runner has said that it has the job."""
-    if options.runner is PRISM:  # its job ends with this process
+    if options.runner.is_on_this_machine:  # its job ends with this process
         return _what_is_kept(files)
     if result is None:
         return "the job was being submitted: if its runner has it, cancel it there"
@@ -242,7 +245,7 @@ def _told_what_is_kept(files: OutputFiles | None) -> Iterator[None]:
 
 
 def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
-    if options.runner is not PRISM:
+    if not options.runner.is_on_this_machine:
         return _run_elsewhere(options, build, console)
     _fetch(options)
     return _run_on_prism(options, build, console)
@@ -255,6 +258,7 @@ def _run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
             "SIGTERM wait for it, kill -9 or a failure of the job lose it",
             options.source,
         )
+    drain_file(options).unlink(missing_ok=True)  # of the job that this one resumes, if it was killed as it drained
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
         pipeline = built(prism, options, build)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)

@@ -126,7 +126,7 @@ def _lowest(confidences: Mapping[str, Any]) -> float | None:
 
 
 def _likeliest(row: Mapping[str, Any]) -> float | None:
-    """How sure the model is of the label: the highest probability, and of several labels the lowest of theirs."""
+    """How sure the model is of the label: the highest probability; of several labels, the least sure one's."""
     probabilities = row["probabilities"]
     if not isinstance(probabilities, Mapping):
         return None

@@ -19,7 +19,7 @@ from .facts import UNREADABLE, Facts, facts_of, finite, probability, share
 from .texts import MOST_OF_DOCUMENT, NOTHING, Clipped, as_text, clipped, harmless
 
 COLOURS = 8
-"""Colours of fields; the ninth field has that of the first."""
+"""Colours of fields; the ninth field has the first one's colour."""
 _MOST_FIELDS = 200
 _MOST_DEPTH = 20
 _SURE, _LIKELY = 0.95, 0.8

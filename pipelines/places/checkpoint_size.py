@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
-from millrace.model_manager.store.gguf import file_pattern, gguf_files, is_gguf
+from millrace.model_manager.store.gguf import file_pattern, gguf_bytes, is_gguf
 from millrace.model_manager.store.resolving import in_bucket, is_hub_name
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
@@ -26,7 +26,7 @@ def weights_bytes(model: str, revision: str | None = None, backend: str = "torch
     """
     home, _, file = model.rpartition("/")
     if is_gguf(model) and not is_remote(model):
-        return sum(path.stat().st_size for path in gguf_files(model, resolve(model)))
+        return gguf_bytes(model, resolve(model))
     sizes, own = _sizes(home if is_gguf(model) else model, revision, backend), BACKENDS[backend].own_files
     weights = own if own and own[0] in sizes else (f"*{_WEIGHTS}",)
     patterns = (file_pattern(file),) if is_gguf(model) else weights

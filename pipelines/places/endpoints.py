@@ -28,7 +28,7 @@ from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddr
 from millrace.transforms.elements.prompt_template import columns_of
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
-from millrace.transforms.runners import PRISM, TRIED, has_checkpoints
+from millrace.transforms.runners import TRIED, has_checkpoints
 from millrace.transforms.tasks import ExtractSettings, ScoreSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.writing.arrow_schema import extracted_schema
@@ -49,7 +49,7 @@ def drains(options: JobOptions) -> bool:
 
     Prism commits a bundle, and so acknowledges its messages, once it has the results in memory.
     """
-    return options.runner is PRISM and options.source.is_broker and _has_files(options)
+    return not options.runner.keeps_state and options.source.is_broker and _has_files(options)
 
 
 def _has_files(options: JobOptions) -> bool:
@@ -136,7 +136,7 @@ def _check_places(options: JobOptions) -> None:
                 f"{flag} {address}: takes a topic to write to, pubsub:projects/P/topics/T or kafka:HOST:PORT/TOPIC, or "
                 "the beginning of files' paths"
             )
-        if isinstance(address, Files) and (options.runner.is_local or options.runner is PRISM):
+        if isinstance(address, Files) and options.runner.is_on_this_machine:
             _check_folder(flag, address)
 
 
@@ -160,10 +160,10 @@ def _check_folder(flag: str, address: Files) -> None:
 def _check_runner(options: JobOptions) -> None:
     runner = options.runner
     if options.is_stream and not runner.takes_streams:
-        others = ", ".join(each.name for each in TRIED if each.takes_streams and each is not PRISM)
+        default, *others = (each.name for each in TRIED if each.takes_streams)
         raise ConfigError(
             f"--runner {options.beam.view_as(StandardOptions).runner}: is for input that ends, and {options.source} "
-            f"does not: takes {PRISM.name} (the default), {others}"
+            f"does not: takes {default} (the default), {', '.join(others)}"
         )
     if options.stateful and options.source.is_broker and not runner.keeps_state:
         raise ConfigError(
@@ -182,7 +182,7 @@ def check_checkpoints(options: JobOptions) -> None:
 
 
 def _check_folders(options: JobOptions) -> None:
-    if options.runner is PRISM:  # elsewhere other machines look
+    if options.runner.is_on_this_machine:  # elsewhere other machines look
         FileSystems.set_options(options.beam)  # as building the pipeline will
         for address in options.input:
             if isinstance(address, WatchedFiles):

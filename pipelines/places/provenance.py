@@ -1,6 +1,6 @@
 """What the rows of an output were made with, in a file beside theirs, so that `--resume` adds none of another kind.
 
-.millrace/<name>.settings.json      {"command": "extract", "model": "org/name", "schema": {…}, …}
+.millrace/<name>.settings.json      {"command": "extract", "model": "org/name", "schema": {…}, …, "identity": "3f…"}
 
 What decides what a row is counts, and no more: with other sampling parameters, examples or a better template what
 failed may be tried again. The file's place is one that `folder/*` does not match, which a job may read and write.
@@ -9,6 +9,7 @@ failed may be tried again. The file's place is one that `folder/*` does not matc
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ _FLAGS = {"kinds": "schema"}
 """The flag of each setting whose flag has another name."""
 _TEMPLATE = "template"
 """May change, and is noted so that --resume knows whether it compares prompts of one template."""
+_IDENTITY = "identity"
+"""`JobOptions.identity`, by which --resume finds requests that still run, or are answered and not written yet. It is
+there until the job's end.
+"""
 _SHOWN = 60
 """Characters of a setting that is told."""
 _log = logging.getLogger(__name__)
@@ -66,17 +71,40 @@ def has_other_template(files: OutputFiles, options: JobOptions) -> bool:
     return noted is not None and noted.get(_TEMPLATE) != options.template
 
 
+def with_identity(files: OutputFiles | None, options: JobOptions) -> JobOptions:
+    """With the noted identity, if this resumes the job that noted it."""
+    noted = _noted(files) if files is not None and options.if_exists == "resume" else None
+    return replace(options, identity=noted[_IDENTITY]) if noted and _IDENTITY in noted else options
+
+
 def note_settings(files: OutputFiles, options: JobOptions) -> None:
     """Write them down, before the job writes rows; what a resumed job found there holds. Raises ConfigError."""
+    settings = _settings(options) | {_TEMPLATE: options.template}
     if options.if_exists == "resume" and _has_rows(files):
-        return
+        noted = _noted(files)
+        if noted is None or _IDENTITY in noted:
+            return
+        settings = noted
     try:
-        with create(files.settings) as stream:
-            stream.write(msgspec.json.encode(_settings(options) | {_TEMPLATE: options.template}) + b"\n")
+        _write(files, settings | {_IDENTITY: options.identity})
     except OSError as error:
         raise ConfigError(
             f"--output {options.output}: no file can be made there: {error.strerror or error}; takes another folder"
         ) from None
+
+
+def forget_identity(files: OutputFiles | None) -> None:
+    """After a job: if its output is whole, --resume begins another, which samples anew what failed."""
+    if files is None or files.has_unfinished_rows():
+        return
+    noted = _noted(files) or {}
+    if noted.pop(_IDENTITY, None) is not None:
+        _write(files, noted)
+
+
+def _write(files: OutputFiles, settings: dict[str, Any]) -> None:
+    with create(files.settings) as stream:
+        stream.write(msgspec.json.encode(settings) + b"\n")
 
 
 def _is_same(now: Any, earlier: Any) -> bool:

@@ -15,7 +15,7 @@ from millrace.model_manager.wire.errors import ConfigError, ModelError
 from millrace.transforms.addresses import Files
 from millrace.transforms.files.file_systems import create, exists, remove
 from millrace.transforms.files.object_reads import open_file
-from millrace.transforms.runners import PRISM, runs_here
+from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
 from ..edge import unwrapped
@@ -46,7 +46,7 @@ def restored_if_nothing_written(options: JobOptions) -> Iterator[None]:
 
 def _ends_here(options: JobOptions) -> bool:
     """Whether the job ends with this process."""
-    return runs_here(options.beam, options.runner) and (options.runner.is_local or options.runner is PRISM)
+    return runs_here(options.beam, options.runner) and options.runner.is_on_this_machine
 
 
 class _Before:

@@ -173,7 +173,7 @@ def _machine(flags: argparse.Namespace, backend: Backend) -> Machine:
     """What a job with these flags would run on."""
     gpu = GpuRequest.parse(flags.gpu)
     _check_family(flags.machine_type, gpu)
-    known = bool(flags.machine_type and flags.disk_size_gb) or backend.name == "endpoint"
+    known = bool(flags.machine_type and flags.disk_size_gb) or backend.servers == "remote"
     weights_gb = 0.0 if known else _weights_gb(flags.model, flags.revision)
     memory = memory_needed(weights_gb, on_gpu=gpu is not None)
     chosen = flags.machine_type or (gpu.smallest_machine(memory) if gpu else cpu_machine(memory)).name

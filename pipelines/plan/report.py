@@ -123,9 +123,9 @@ def assumptions(plan: Plan) -> list[str]:
 
 def _of_engine(backend: Backend, *, on_gpu: bool) -> list[str]:
     """What is not known of another engine before it runs."""
-    if backend.name == "endpoint":
+    if backend.servers == "remote":
         return ["a worker loads no model; what its servers do and cost is not in the figures"]
-    if backend.name in ("torch", "fake"):
+    if backend.is_ours:
         return []
     found = [f"the machine is chosen by the size of the weights: what {backend.name} takes beside them is not known"]
     if backend.cuda_packages and not on_gpu:
@@ -147,7 +147,7 @@ def _terms(plan: Plan) -> list[str]:
     generated, read = plan.speed.generated, plan.speed.prompt
     speeds = [f"{float(generated):,.0f} generated" if generated else "", f"{float(read):,.0f} read" if read else ""]
     lines = [
-        *([f"engine   {plan.backend.name}"] if plan.backend.name != "torch" else []),
+        *([] if plan.backend.is_ours else [f"engine   {plan.backend.name}"]),
         f"worker   {plan.machine}",
         f"speed    {', '.join(filter(None, speeds))} tokens/s a worker ({plan.measured})",
     ]

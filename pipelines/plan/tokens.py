@@ -164,7 +164,7 @@ class _Completed(msgspec.Struct):
         return found.completion_tokens if found else 0
 
 
-_ANY_MODEL = ModelInfo("", "", "", "", "", _UNLIMITED, _UNLIMITED, 0, 0, 0, [], 0.0)
+_ANY_MODEL = ModelInfo("", "", "", "", "", _UNLIMITED, _UNLIMITED, 0, [], 0.0)
 """No prompt is too long here: whether it is depends on settings that a plan does not know."""
 
 

@@ -18,7 +18,7 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability import portable_runner
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.runners import FLINK, PORTABLE, runner_of
+from millrace.transforms.runners import runner_of
 
 _CONNECT_MS = 10_000
 _EMBEDDED = "embed"
@@ -35,13 +35,13 @@ def runs_on_flink(options: PipelineOptions) -> bool:
     """Whether the runner is Flink. Raises ConfigError where the job server is missing, or does not answer."""
     endpoint = options.view_as(PortableOptions).job_endpoint
     runner = runner_of(options)
-    if runner is PORTABLE and not endpoint:
+    if runner.needs_job_endpoint and not endpoint:
         raise ConfigError(
             "--job_endpoint: is missing: --runner PortableRunner takes a job to a job server; takes the HOST:PORT of "
             "one, such as localhost:8099"
         )
     described = _options_of(endpoint, options) if endpoint and endpoint != _EMBEDDED else []
-    return runner is FLINK or _OF_FLINK in described
+    return runner.is_flink or _OF_FLINK in described
 
 
 def _options_of(endpoint: str, options: PipelineOptions) -> list[str]:
@@ -71,7 +71,7 @@ def hint_at_workers(options: PipelineOptions) -> Iterator[None]:
         yield
     except Exception as error:
         portable = options.view_as(PortableOptions)
-        if runner_of(options) is FLINK and not portable.job_endpoint and _NO_JAR.search(str(error)):
+        if runner_of(options).is_flink and not portable.job_endpoint and _NO_JAR.search(str(error)):
             error.add_note(
                 "Beam did not get the jar of Flink's job server: docs/tutorials/flink.md says how to name one"
             )

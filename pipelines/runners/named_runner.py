@@ -8,7 +8,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from millrace.transforms.runners import PORTABLE, PRISM, runner_of
+from millrace.transforms.runners import runner_of
 
 from .job_server import PortableRunner
 from .local_runner import FnApiRunner
@@ -21,8 +21,8 @@ def named_runner(options: PipelineOptions) -> Iterator[Any]:
     runner = runner_of(options)
     if runner.is_local:
         yield FnApiRunner()
-    elif runner is PRISM:
+    elif runner.is_on_this_machine:
         with contextlib.closing(OwnPrism()) as prism:
             yield prism
     else:
-        yield PortableRunner() if runner is PORTABLE else None
+        yield PortableRunner() if runner.needs_job_endpoint else None

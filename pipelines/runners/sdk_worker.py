@@ -35,6 +35,7 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
+from ..beam_import import without
 from ..temporary_folders import temporary_folder
 
 _ANSWER_WITHIN = 60.0
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Work until the runner has no more work, or is gone."""
     options = _options(arguments)
     os.environ["WORKER_ID"] = options.id
-    from apache_beam.runners.worker import sdk_worker_main  # here: as it is imported, it takes the id for its logs
+    with without(options.without.split()):  # here: as it is imported, it takes the id for its logs
+        from apache_beam.runners.worker import sdk_worker_main
 
     _end_with(os.getppid())
     status = 1
@@ -72,6 +74,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="millrace-worker", description="A worker, as a Beam runner starts it.")
     parser.add_argument("--id", required=True, type=lambda quoted: quoted.strip("'"))  # Prism quotes, as for a shell
     parser.add_argument("--provision_endpoint", required=True)
+    parser.add_argument("--without", default="", help="libraries that Beam is imported without, for a faster start")
     for endpoint in ("logging", "artifact", "control"):
         parser.add_argument(f"--{endpoint}_endpoint", default="")
     return parser.parse_known_args(arguments)[0]

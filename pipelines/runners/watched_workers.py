@@ -6,6 +6,7 @@ A worker is `millrace-worker` (sdk_worker.py), which ends with this process, how
 from __future__ import annotations
 
 import contextlib
+import queue
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from apache_beam.runners.worker import data_plane
 
 from millrace.model_manager.wire.errors import WorkerLost, signal_name
 
+from ..beam_import import left_out
 from .die_with_parent import with_this_process
 
 _COMMAND = (sys.executable, "-m", "millrace.pipelines.runners.sdk_worker")
@@ -28,7 +30,7 @@ _END_WITHIN = 10.0
 
 
 class WatchedWorkers(worker_handlers.WorkerHandlerManager):  # type: ignore[misc, unused-ignore]
-    """Beam's workers, of which those that are processes are watched."""
+    """Beam's workers; the ones that are processes are watched."""
 
     _grpc_server: Any
 
@@ -107,10 +109,15 @@ class Connection(worker_handlers.ControlConnection):  # type: ignore[misc, unuse
 
 
 class DataConnection(data_plane._GrpcDataChannel):  # type: ignore[misc, unused-ignore]
-    """Beam's connection for elements; one that is given up takes what is sent, where it would block the sender."""
+    """Beam's connection for elements; one that is given up takes what is sent, where it would block the sender, and
+    fails at once who waits for elements: Beam looks for the worker's end once a second.
+    """
 
     def give_up(self) -> None:
-        """The worker will take nothing any more."""
+        """The worker will take and give nothing any more."""
+        for received in list(self._received.values()):
+            with contextlib.suppress(queue.Full):  # then nobody waits
+                received.put(None, 0, block=False)  # no element: Beam raises ValueError
         threading.Thread(target=self._drop, name="millrace-drop", daemon=True).start()
 
     def _drop(self) -> None:
@@ -166,6 +173,7 @@ class _Worker(worker_handlers.GrpcWorkerHandler):  # type: ignore[misc, unused-i
     def _start(self) -> subprocess.Popen[bytes] | None:
         """None where it was killed before."""
         command = [*_COMMAND, f"--id={self.worker_id}", f"--provision_endpoint={self.control_address}"]
+        command.append(f"--without={' '.join(left_out())}")
         with self._lock:
             if not self._is_killed:
                 self._process = subprocess.Popen(with_this_process(command), stdin=subprocess.DEVNULL)

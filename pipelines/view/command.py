@@ -78,7 +78,9 @@ def _parser() -> FlagParser:
     group.add_argument("--id_column", metavar="NAME", help="Column of the row's id. Default: id, else custom_id.")
     group.add_argument("--template", help="Makes each prompt of the row's columns.")
     group.add_argument(
-        "--documents", action="store_true", help="The input is of millrace extract or classify: whole files by default."
+        "--documents",
+        action="store_true",
+        help="The input is what millrace extract or classify reads: whole files by default.",
     )
     return parser
 

@@ -1,6 +1,6 @@
-"""What a job has written so far: finished files, and those of a job that runs or was interrupted.
+"""What a job has written so far: finished files, and the files of a job that runs or was interrupted.
 
-The names are those of transforms/writing/output_files.py; rows are of its JSON lines.
+The names are as in transforms/writing/output_files.py, the rows as in its JSON lines.
 
 <answers>-…jsonl, <answers>.tmp/*/completions-…jsonl                     answers
 <answers>.dead_letters-…jsonl, <answers>.tmp/*/dead_letters-…jsonl       rows that failed

@@ -123,7 +123,7 @@ class _BatchViews:
                 raise FileNotFoundError
             if file.purpose != "batch":
                 raise HttpError(
-                    400, f"input_file_id: {file.id} is of purpose {file.purpose}; takes batch", param=_INPUT
+                    400, f"input_file_id: {file.id} has the purpose {file.purpose}; takes batch", param=_INPUT
                 )
             self._space.check_batch(file.bytes)
             Batches(owner).create(batch, files.content(file.id))

@@ -252,7 +252,7 @@ class Gates:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it is of the disk or the machine, such as a full disk, so that a later try may go well."""
+    """Whether it comes from the disk or the machine, such as a full disk, so that a later try may go well."""
     return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
 
 

@@ -129,7 +129,7 @@ class MachineMetrics(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics; those of models and jobs are without values where no manager answers."""
+        """All metrics; the ones of models and jobs have no values where no manager answers."""
         seen = snapshot(self._read)
         models, jobs = (seen.status.models, seen.status.jobs) if seen.status else ([], [])
         yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=seen.status is not None)

@@ -10,7 +10,7 @@ from ..http.errors import HttpError
 MOST_VALUES = 2**21
 """Most values of any kind in a body. The largest request that the server takes has fewer."""
 MOST_LISTS = 2**17
-"""Lists and objects, each of which takes longer than a number."""
+"""Lists and objects; each takes longer than a number."""
 _PART = 2**18
 """Bytes that are searched at once: other threads run between two parts."""
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*("|\Z)', re.DOTALL)

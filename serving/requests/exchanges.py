@@ -33,7 +33,7 @@ Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None, bool], "Fut
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt to be submitted; `count` answers come of it, each of which is held to the constraint."""
+    """One prompt to be submitted; it gets `count` answers, and each is held to the constraint."""
 
     ask: Asker
     priority: int

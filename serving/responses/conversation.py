@@ -32,7 +32,7 @@ REFUSED = {
 
 
 class ResponsesBody(Body, frozen=True, kw_only=True):
-    """`/v1/responses`. Further fields are those of sampling, under their names in SamplingParams."""
+    """`/v1/responses`. Further fields are sampling parameters, under their names in SamplingParams."""
 
     input: Any = msgspec.field()
     """A text, or a list of items: messages, calls of functions and what these gave."""

@@ -309,7 +309,7 @@ def _facts(backend: Backend) -> dict[str, str]:
         "weights": backend.files if backend.fetches_files else "the server's",
         "files of its own format, loaded as they are": _names(backend.own_files[:2]) or "none",
         "takes prompts as": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
-        "a request after the engine's death": "continues from its tokens" if backend.continues else "starts again",
+        "a request after the engine's death": _AFTER_DEATH[backend.continues],
         "constraints": constraints,
         "sampling parameters that it lacks": lacks,
         "further settings of `ModelConfig`": _names(backend.settings) or "none",
@@ -322,6 +322,12 @@ def _filled(text: str) -> Iterator[str]:
 
 
 _DIALECTS = "../how-to/servers.md#dialects"
+_AFTER_DEATH = {
+    "all": "continues from its tokens",
+    "unseeded": "continues from its tokens; starts again with a constraint, or with a seed and a temperature",
+    "greedy": "continues from its tokens; starts again with a constraint or a temperature",
+    "none": "starts again",
+}
 
 
 def _names(names: Iterable[str]) -> str:

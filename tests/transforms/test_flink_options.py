@@ -1,4 +1,4 @@
-"""Options of Flink's job server, which Beam's Python does not know: all jobs say what keeps their rows."""
+"""Options of Flink's job server, which Beam's Python does not know: jobs with a model say what keeps their rows."""
 
 from typing import Any
 
@@ -13,8 +13,10 @@ from millrace.transforms.runners import has_checkpoints
 
 
 def sent(*flags: str) -> Any:
-    """What a job server is told."""
-    return JobServiceHandle.encode_pipeline_options(PipelineOptions(list(flags)).get_all_options())
+    """What a job server is told of a pipeline that generates."""
+    p = beam.Pipeline(options=PipelineOptions(list(flags)))
+    _ = p | beam.Create(["a"]) | Generate("stand-in", open_client=StandInClient)
+    return JobServiceHandle.encode_pipeline_options(p.options.get_all_options())
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,12 @@ def test_nothing_else_is_said_that_nobody_asked_for() -> None:
     assert not [name for name in said if "max_bundle" in name]
 
 
+def test_a_pipeline_without_a_model_says_nothing() -> None:
+    options = beam.Pipeline(options=PipelineOptions([])).options
+    said = JobServiceHandle.encode_pipeline_options(options.get_all_options())
+    assert "beam:option:finish_bundle_before_checkpointing:v1" not in said
+
+
 def test_numbers_reach_the_job_server() -> None:
     assert sent("--checkpointing_interval=500")["beam:option:checkpointing_interval:v1"] == "500"
 
@@ -48,7 +56,5 @@ def test_checkpoints_are_known_by_their_interval(flags: list[str], has: bool) ->
 
 
 def test_who_turns_it_off_is_told_what_that_costs(caplog: pytest.LogCaptureFixture) -> None:
-    flags = ["--checkpointing_interval=500", "--finish_bundle_before_checkpointing=false"]
-    p = beam.Pipeline(options=PipelineOptions(flags))
-    _ = p | beam.Create(["a"]) | Generate("stand-in", open_client=StandInClient)
+    sent("--checkpointing_interval=500", "--finish_bundle_before_checkpointing=false")
     assert "loses rows" in caplog.text

@@ -61,6 +61,12 @@ def test_where_a_job_ends_with_the_first_failure_nothing_waits_longer_for_a_retr
     assert runner.manager_config({}) == ManagerConfig()
 
 
+@pytest.mark.parametrize("runner", [LOCAL, PRISM])
+def test_the_requests_of_a_job_wait_for_the_one_that_resumes_it(runner: Runner) -> None:
+    assert runner.manager_config({}, is_resumable=True) == ManagerConfig(orphan_grace=60.0)
+    assert runner.manager_config({"orphan_grace": 3.0}, is_resumable=True).orphan_grace == 3.0
+
+
 @pytest.mark.parametrize("runner", [FLINK, PORTABLE, DATAFLOW, Runner(name="Another")])
 def test_elsewhere_the_model_and_its_answers_stay_until_a_worker_has_been_replaced(runner: Runner) -> None:
     patient = runner.manager_config({})

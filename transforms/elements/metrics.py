@@ -1,4 +1,4 @@
-"""Beam metrics, in the namespace `millrace`. Distributions are of whole milliseconds.
+"""Beam metrics, in the namespace `millrace`. Distributions count whole milliseconds.
 
 Where workers are threads of this process, as in a stream on Prism, their counts can be had here too: `tallied`.
 """

@@ -28,7 +28,7 @@ OF_THE_REQUEST = RIDE_ALONG | {"method", "url"}
 
 
 def is_batch_row(row: dict[str, Any], prompt_column: str | None = None) -> bool:
-    """Whether the row is of this format: it has a body, which may be none that is taken, and no prompt beside it."""
+    """Whether the row has this format: it has a body, which may be none that is taken, and no prompt beside it."""
     if "body" not in row or any(row.get(name) is not None for name in (prompt_column, *_CONTENT) if name):
         return False
     return "custom_id" in row or ("url" in row if isinstance(row["body"], dict) else row.get("url") in _URLS)

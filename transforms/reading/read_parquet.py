@@ -50,7 +50,7 @@ def _read_group(
         if not is_damage(error):
             raise
         groups = f"row group {group + 1} of {file.metadata.num_row_groups}"
-        missing = f"rows {number} to {numbers.stop - 1} are missing, those of other row groups are read"
+        missing = f"rows {number} to {numbers.stop - 1} are missing, the rows of other row groups are read"
         yield file_letter(path, f"{groups}: {_fault(error, file.schema_arrow)}; {missing}")
 
 

@@ -25,7 +25,7 @@ from ..models.client import ClientOptions, Opener, open_engine_client
 from ..models.model_names import further_models
 from ..models.shared_model import SharedModel
 from ..models.updates import WatchedFile
-from ..runners import Runner, lift_job_timeout, running, runs_here, warn_of_lost_rows
+from ..runners import Runner, finish_bundles_before_checkpoints, lift_job_timeout, running, runs_here
 from .asynchronous import AsyncRequestDoFn
 from .element_requests import OnFailure, Task
 from .engine_checks import check_asked
@@ -128,12 +128,12 @@ class ModelTransform(HandlesExceptions):
         return "dead_letter" if self._handling else "raise"
 
     def expand(self, prompts: Any) -> Any:
-        warn_of_lost_rows(prompts.pipeline.options)
         runner = running(prompts.pipeline.runner)
         if self._open_client is open_engine_client and runs_here(prompts.pipeline.options, runner):
             place = manager_place(self._manager or runner.manager_config({}))
             check_engines(place, (self._model, *self._others))
         lift_job_timeout(prompts.pipeline.options, runner)
+        finish_bundles_before_checkpoints(prompts.pipeline.options)
         outputs = prompts | type(self).__name__ >> self._requests(runner)
         results, dead_letters = outputs.results, outputs[DEAD_LETTERS]
         results.element_type = keyed_as(prompts.element_type, self._task.result)
@@ -198,7 +198,15 @@ def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:
             own = [
                 each.name for each in inspect.signature(transform).parameters.values() if each.kind != each.VAR_KEYWORD
             ]
-            raise TypeError(f"{transform.__name__}: {unknown(name, [*own, *settings], what='setting')}")
+            raise TypeError(f"{transform.__name__}: {_home(name) or unknown(name, [*own, *settings], what='setting')}")
+
+
+def _home(name: str) -> str | None:
+    """What is said of a setting that another argument has."""
+    for argument, kind in (("params", SamplingParams), ("model", ModelConfig)):
+        if name in kind.__struct_fields__:
+            return f"{name} is no setting of its own: write {argument}={kind.__name__}({name}=…)"
+    return None
 
 
 def keyed_as(given: Any, value: type) -> Any:

@@ -1,4 +1,6 @@
-"""Request ids that a retried bundle computes again, so that it attaches to requests that run or are done."""
+"""Request ids that a retried bundle, or a job that is resumed, computes again: it attaches to requests that run or are
+done.
+"""
 
 from __future__ import annotations
 

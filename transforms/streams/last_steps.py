@@ -8,7 +8,7 @@ import apache_beam as beam
 from apache_beam.portability import common_urns
 from apache_beam.transforms.window import FixedWindows
 
-from ..runners import PRISM, has_checkpoints, running
+from ..runners import has_checkpoints, running
 
 
 def end_quietly(collection: Any) -> None:
@@ -17,7 +17,7 @@ def end_quietly(collection: Any) -> None:
     Prism (2.77) waits for a bundle's outputs and for its end. If a stage has no outputs, Prism takes them for complete
     and asks for the end without a pause, on a core of its own. So a grouping consumes the outputs; there are none.
     """
-    if running(collection.pipeline.runner) is PRISM:
+    if running(collection.pipeline.runner).spins_without_outputs:
         windows = collection | "Windows" >> beam.WindowInto(FixedWindows(60))
         windows | "Key" >> beam.WithKeys("") | "Group" >> beam.GroupByKey()
 

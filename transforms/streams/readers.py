@@ -14,7 +14,7 @@ import msgspec
 from apache_beam.transforms.window import TimestampedValue
 
 from ..elements.completions import StructCoder
-from ..runners import has_checkpoints
+from ..runners import finish_bundles_before_checkpoints, has_checkpoints
 from .broker_messages import BrokerMessage
 from .connected import Address, ConnectedDoFn, Connection
 from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
@@ -61,6 +61,7 @@ def spread(
     drain: str | None,
 ) -> Any:
     """The Messages of a source, as all its readers read them."""
+    finish_bundles_before_checkpoints(root.pipeline.options)
     read = do_fn(source, drain, late=has_checkpoints(root.pipeline.options))
     return (
         root

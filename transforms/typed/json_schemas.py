@@ -73,7 +73,7 @@ def _oddity(schema: Schema | None) -> str:
     if odd := sorted(map(str, schema.keys() - _OF_OBJECTS - _SAID - _HEAD)):
         return f"it has {', '.join(odd)}"
     if missing := sorted(set(schema.get("required", [])) - schema.get("properties", {}).keys()):
-        return f"it requires {', '.join(missing)}, of which properties says nothing"
+        return f"it requires {', '.join(missing)}, which properties does not name"
     if schema.get("type", "object") != "object":
         return f"its type is {schema['type']}"
     return "it has no properties"

@@ -113,7 +113,7 @@ class Answered:
     """Completed rows: 16 bytes of hash for each id, 8 for what it says."""
 
     def __init__(self, entries: bytes) -> None:
-        """`entries`: those of all rows, one after the other."""
+        """`entries`: all rows' entries, one after the other."""
         rows = np.frombuffer(entries, dtype="<u8").reshape(-1, _ENTRY // 8)
         rows = rows[np.argsort(rows[:, 0])]
         bits = max(1, (len(rows) // _NEAR).bit_length())

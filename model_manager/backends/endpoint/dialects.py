@@ -1,7 +1,7 @@
 """What a dialect of servers is: which route, what stands in a request's body and what its answer says.
 
-`openai.py`, `tgi.py`, `kserve.py`, `kserve_grpc.py` and `llama_completion.py` are the dialects. They turn requests into
-bytes and bytes into answers; they send nothing and retry nothing.
+`openai.py`, `tgi.py`, `mii.py`, `kserve.py`, `kserve_grpc.py` and `llama_completion.py` are the dialects. They turn
+requests into bytes and bytes into answers; they send nothing and retry nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLACK = 64
 """Tokens beyond `max_tokens` that a server may count: of an ending, of a step that gives several."""
 _LARGEST_FLOAT = 3.4028234663852886e38
 _DEFAULTS = SamplingParams()
-_Struct = TypeVar("_Struct")
+_Body = TypeVar("_Body")
 
 
 class Garbled(Exception):
@@ -141,8 +141,8 @@ def given(params: SamplingParams, names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in fields if value != getattr(_DEFAULTS, name)}
 
 
-def parsed(body: bytes, kind: type[_Struct]) -> _Struct:
-    """A body as this struct; raises Garbled with the reason and the body's beginning."""
+def parsed(body: bytes, kind: type[_Body]) -> _Body:
+    """A body as this struct, or a list of them; raises Garbled with the reason and the body's beginning."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

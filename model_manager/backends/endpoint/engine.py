@@ -20,10 +20,12 @@ from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest
 from ...wire.messages import Request
 from ...wire.status import EngineStats, ModelInfo
+from ..model_info import info_of
 from .dialects import Dialect
 from .kserve import KServe
 from .llama_completion import LlamaCompletion
 from .loop_thread import LoopThread
+from .mii import MiiOpenAI, MiiRest
 from .openai import OpenAI
 from .requests import Requests
 from .tgi import TGI
@@ -47,20 +49,17 @@ def connect(config: ModelConfig, folder: Path, options: EndpointOptions) -> Endp
     except BaseException:
         runner.close()
         raise
-    info = ModelInfo(
-        name=config.model,
-        folder=str(folder),
+    info = info_of(
+        config,
+        folder,
+        started,
         architecture=options.dialect,
         dtype="",
         device="remote",
         vocab_size=0,
         max_model_len=dialect.max_model_len,
         max_num_seqs=core.most,
-        num_blocks=0,
-        block_size=0,
         eos_token_ids=[],
-        load_seconds=time.monotonic() - started,
-        revision=config.revision or "",
         chat=options.dialect == "openai",
     )
     return EndpointEngine(info, dialect, core, runner)
@@ -73,6 +72,10 @@ def dialect_of(model: str, options: EndpointOptions) -> Dialect:
             return TGI()
         case "llama-completion":
             return LlamaCompletion()
+        case "mii":
+            return MiiRest(model)
+        case "mii-chat" | "mii-completions":
+            return MiiOpenAI(model, options, chat=options.dialect == "mii-chat")
         case "triton" | "kserve":
             if options.over_grpc:
                 from .kserve_grpc import KServeGrpc  # imports protobuf, which HTTP does without

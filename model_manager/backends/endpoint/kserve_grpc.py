@@ -52,7 +52,7 @@ class KServeGrpc(KServe):
         for place, output in enumerate(found.outputs):
             if output.name == self.text_output:
                 if output.datatype != "BYTES":
-                    raise Garbled(f"its answer's tensor {output.name} is of type {output.datatype!r}, not BYTES")
+                    raise Garbled(f"its answer's tensor {output.name} has the type {output.datatype!r}, not BYTES")
                 raw = found.raw_output_contents
                 return _text(raw[place] if place < len(raw) else _sized(output.contents.bytes_contents))
         raise Garbled(f"its answer has no tensor {self.text_output}")

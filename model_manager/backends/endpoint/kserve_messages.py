@@ -1,4 +1,4 @@
-"""Messages of the Open Inference Protocol over gRPC (KServe v2): those of its fields that are sent or read here.
+"""Messages of the Open Inference Protocol over gRPC (KServe v2): the fields that are sent or read here.
 
 A table of field numbers, made into classes in a pool of their own, so they cannot clash with another client's. Fields
 that are not in it pass unread, as protobuf has it.

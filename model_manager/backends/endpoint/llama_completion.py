@@ -53,7 +53,7 @@ class LlamaCompletion:
         check_params(request.params, self.name, ALWAYS | _OTHERS | frozenset(_SAME), ())
 
     def call(self, request: Request) -> Call:
-        """All parameters; seeds have 32 bits there, of which the largest draws another each time."""
+        """All parameters; seeds have 32 bits there, and the largest draws another each time."""
         params = request.params
         fields: dict[str, Any] = {"prompt": request.text, "n_predict": params.max_tokens, "stop": list(params.stop)}
         fields |= {name: getattr(params, name) for name in _SAME}

@@ -139,6 +139,10 @@ class OpenAI:
         """The body for one answer, which is not streamed."""
         if request.task == "embed":
             return _call("/embeddings", {"model": self._model, "input": _text_of(request), "encoding_format": "float"})
+        return _call("/chat/completions" if self._chat else "/completions", self.fields(request))
+
+    def fields(self, request: Request) -> dict[str, Any]:
+        """What stands in the body of a completion."""
         params = request.params
         fields: dict[str, Any] = {"model": self._model}
         if not self._chat:
@@ -151,7 +155,7 @@ class OpenAI:
             fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
         if params.constraint is not None:
             fields |= self._constraint(params.constraint)
-        return _call("/chat/completions" if self._chat else "/completions", fields)
+        return fields
 
     def _constraint(self, constraint: Constraint) -> dict[str, Any]:
         if self._structured:

@@ -147,7 +147,7 @@ class Sender:
             log.warning("a request is sent again%s: %s", asked, failure)
 
     async def _opened(self, server: Server, failure: TryFailed) -> None:
-        """The circuit has opened: it stays open if that is the server's trouble, and not that of some rows."""
+        """The circuit has opened: it stays open if that is the server's trouble, and not some rows' own."""
         lives = await self._lives(server)
         if lives and not failure.is_outage:
             server.circuit.succeeded()

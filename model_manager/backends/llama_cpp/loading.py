@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.interface import Engine
-from ...store.gguf import GgufHeader, gguf_files, is_gguf, read_gguf
+from ...store.gguf import GgufHeader, gguf_bytes, gguf_files, is_gguf, read_gguf
+from ...store.memory import SHARE_OF_MACHINE
 from ...wire.config import ModelConfig
 from ...wire.errors import ConfigError, ModelDoesNotFit, ModelLoadFailed, ModelUnsupported
 from ...wire.free_memory import free_memory
 from ...wire.status import ModelInfo
+from ..model_info import info_of
 from .engine import LlamaCppEngine
 from .exchange import LlamaServer
 from .options import apply_options, cache_bytes
 
 log = logging.getLogger(__name__)
 
-_SHARE = 0.6
-"""Share of the free memory, beside the weights, that the KV cache may take: workers need some too."""
 _FILE_TYPES = dict(enumerate("f32 f16 q4_0 q4_1 - - - q8_0 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m".split()))
 _FILE_TYPES |= {16: "q5_k_s", 17: "q5_k_m", 18: "q6_k", 24: "iq1_s", 25: "iq4_nl", 30: "iq4_xs", 32: "bf16"}
 """The format of most of a file's weights, by its `general.file_type`."""
@@ -50,18 +50,18 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     started = time.monotonic()
     if not is_gguf(config.model):
         raise ModelUnsupported(f"--model {config.model}: the back end llama_cpp takes a GGUF file, x.gguf")
-    files = gguf_files(config.model, folder)
-    header = read_gguf(files[0])
+    first, *_ = gguf_files(config.model, folder)
+    header = read_gguf(first)
     library = _library()
-    free = _free_memory(library, config) - sum(path.stat().st_size for path in files)
+    free = _free_memory(library, config) - gguf_bytes(config.model, folder)
     slots = planned_slots(config, header, free)
     key = secrets.token_hex()
-    params = _params(library, config, files[0], slots, key)
+    params = _params(library, config, first, slots, key)
     try:
         native = library.Server(params)
     except RuntimeError:
         raise ModelLoadFailed(f"llama.cpp: {_reason(library, params)}") from None
-    info = _info(config, folder, header, slots, time.monotonic() - started)
+    info = _info(config, folder, header, slots, started)
     return LlamaCppEngine(info, LlamaServer(native, key, slots.length, config.prefix_caching))
 
 
@@ -98,7 +98,7 @@ def planned_slots(config: ModelConfig, header: GgufHeader, free: int) -> Slots:
     if length > positions and not stretched:
         raise ConfigError(f"max_model_len={length}: takes at most {positions}, the positions of the model")
     length = _rounded(length)
-    room = int(config.kv_cache_gib * 2**30 if config.kv_cache_gib is not None else _SHARE * free)
+    room = int(config.kv_cache_gib * 2**30 if config.kv_cache_gib is not None else SHARE_OF_MACHINE * free)
     most = max(0, room) // max(1, int(_bytes_per_token(config, header)))
     given = config.backend_options.get("n_ctx")
     if given is not None and (type(given) is not int or given < 1):
@@ -187,23 +187,20 @@ def _reason(library: Any, params: Any) -> str:
     return found[1] if found else "the model cannot be loaded"
 
 
-def _info(config: ModelConfig, folder: Path, header: GgufHeader, slots: Slots, seconds: float) -> ModelInfo:
+def _info(config: ModelConfig, folder: Path, header: GgufHeader, slots: Slots, started: float) -> ModelInfo:
     eos = header.fields.get("tokenizer.ggml.eos_token_id")
     tokens = header.fields.get("tokenizer.ggml.tokens", 0)
-    return ModelInfo(
-        name=config.model,
-        folder=str(folder),
+    return info_of(
+        config,
+        folder,
+        started,
         architecture=str(header.fields.get("general.architecture", "")),
         dtype=_FILE_TYPES.get(header.fields.get("general.file_type", -1), "gguf"),
         device="cpu" if config.device == "cpu" else "auto",
         vocab_size=tokens if isinstance(tokens, int) else len(tokens),
         max_model_len=slots.length,
         max_num_seqs=slots.count,
-        num_blocks=0,
-        block_size=0,
         eos_token_ids=[] if eos is None else [int(eos)],
-        load_seconds=seconds,
         kv_cache_dtype=_cache_type(config),
-        revision=config.revision or "",
         chat="tokenizer.chat_template" in header.fields,
     )

@@ -64,7 +64,7 @@ class _Narrow(Tile):
         self._pairs = ir.VectorType(I16, 2 * self.lanes)
 
     def passes(self, rows: int) -> Iterator[tuple[range, range]]:
-        """As those of AVX-512."""
+        """As with AVX-512."""
         vectors = PANEL // self.lanes
         at_once = vectors if rows <= _FEW_ROWS else _GROUP_VECTORS
         for row in range(0, rows, _GROUP_ROWS):

@@ -30,7 +30,7 @@ from .vector_ops import fetch_add, load_int64
 SPARE_ROWS = BLOCK_ROWS
 """Rows that buffers have to spare, which are read but not used: as many as a product computes at once."""
 SUMS_BYTES = 2 * 4 * PANEL * BLOCK_ROWS
-"""A thread's sums of a product, and those of another, for products that come in pairs."""
+"""A thread's sums of a product, and of a second product where products come in pairs."""
 _VECTOR_ROWS = 8
 """Rows that vector instructions compute at once."""
 _CHUNK_ROWS = 128

@@ -10,7 +10,7 @@ import torch
 from .matrix_ops import TILE_STEPS, Format, Unit
 
 _ARCH_PRCTL, _ASK_FOR_FEATURE, _TILE_DATA = 158, 0x1023, 18
-"""Linux on x86-64: the number of the system call, its code, and that of the registers' contents."""
+"""Linux on x86-64: the number of the system call, its code, and the code of the registers' contents."""
 _AVX512 = {Format.INT8: "avx512_vnni", Format.BFLOAT16: "avx512_bf16", Format.FLOAT32: "avx512_f"}
 _TILES = {Format.INT8: "amx_int8", Format.BFLOAT16: "amx_bf16"}
 

@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 import torch
 
-from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE
+from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, tied_output_numbers
 from ...wire.config import ModelConfig
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
@@ -74,10 +74,10 @@ class Placement:
 
     @property
     def weight_bytes(self) -> int:
-        """Least bytes of the whole model once loaded; on a CPU a tied output layer is packed beside the embedding."""
+        """Least bytes of the whole model once loaded."""
         model, checkpoint = self.checkpoint.config, self.checkpoint
-        tied = model.tie_word_embeddings and self.device.type == "cpu"
-        packed_again = model.vocab_size * model.hidden_size if tied else 0
+        is_tied, on_cpu = model.tie_word_embeddings, self.device.type == "cpu"
+        packed_again = tied_output_numbers(model.vocab_size, model.hidden_size, is_tied=is_tied, on_cpu=on_cpu)
         if checkpoint.quantization is not None:
             return int(checkpoint.stored_bytes + packed_again * self.dtype.itemsize)
         return int(checkpoint.num_parameters + packed_again) * self.dtype.itemsize

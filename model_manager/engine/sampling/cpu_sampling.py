@@ -9,12 +9,13 @@ import inspect
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ...wire.logprobs import LEAST, Logprobs
+from ...wire.sampling import COLUMNS, SamplingParams
 from ..cpu import vector_ops
 from ..cpu.team import Kernel, Team
 from ..interface import Longs
@@ -27,6 +28,12 @@ from .kernel_record import Field, Float, Int, slot_bytes, thread_bytes
 from .logit_rows import SETTINGS, Listed, SamplingRows
 from .random_numbers import uniforms
 
+UNREAD = {
+    name: getattr(SamplingParams(), name)
+    for name in COLUMNS
+    if name.upper() not in {*Int.__members__, *Float.__members__}
+}
+"""Parameters that the kernel does not know, with the value that changes nothing."""
 _SOURCES = (sampling_cuts, sampling_edits, sampling_kernels, sampling_record, sampling_vectors, vector_ops)
 
 
@@ -47,6 +54,13 @@ class Sampled:
     top: npt.NDArray[np.float32]
     """[L, most of any row] their log-probabilities."""
 
+    @classmethod
+    def unwritten(cls, count: int, most: int) -> Self:
+        """Room for `count` rows with up to `most` likeliest tokens."""
+        tokens, status, greedy = np.zeros((3, count), np.int64)
+        top_token_ids, top = np.zeros((count, most), np.int64), np.zeros((count, most), np.float32)
+        return cls(tokens, status, np.zeros(count, np.float32), greedy, top_token_ids, top)
+
     def logprobs(self, row: int, count: int) -> Logprobs:
         """The log-probabilities of a row that wants `count` alternatives."""
         own = max(float(self.own[row]), LEAST)
@@ -63,20 +77,18 @@ class CpuSampling:
         self._vocab_size = 0
         self._slots = np.zeros((0, 0), np.uint8)
 
+    @staticmethod
+    def takes(rows: SamplingRows) -> bool:
+        """Whether the kernel knows each parameter that these rows set."""
+        return all((rows.settings[name] == default).all() for name, default in UNREAD.items())
+
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> Sampled:
         """Sample [L, V] logits, each row without gaps; they stay as they are."""
         count, vocab_size = logits.shape
         self._make_room(vocab_size)
         record = np.zeros(len(Field), np.int64)
         most = max(0, int(rows.settings["num_logprobs"].max(initial=0)))
-        sampled = Sampled(
-            np.zeros(count, np.int64),
-            np.zeros(count, np.int64),
-            np.zeros(count, np.float32),
-            np.zeros(count, np.int64),
-            np.zeros((count, min(most, vocab_size)), np.int64),
-            np.zeros((count, min(most, vocab_size)), np.float32),
-        )
+        sampled = Sampled.unwritten(count, min(most, vocab_size))
         arrays: dict[Field, npt.NDArray[Any]] = {
             Field.INTS: _ints(rows, vocab_size),
             Field.FLOATS: _floats(rows),

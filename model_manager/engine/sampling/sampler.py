@@ -79,7 +79,7 @@ class Sampler:
     def launch(self, logits: torch.Tensor, rows: SamplingRows) -> LaunchedSamples:
         """Begin to sample; on a GPU the host waits for nothing, and what comes next may overwrite the logits."""
         self.warm_up(logits.device.type)
-        if self._cpu is None:
+        if self._cpu is None or not self._cpu.takes(rows):
             return launch_by_torch(logits, rows)
         sampled = self._cpu.sample(logits.numpy(), rows)
         return LaunchedSamples(torch.from_numpy(sampled.token_ids), functools.partial(_samples, sampled, rows))

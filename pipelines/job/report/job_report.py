@@ -39,7 +39,7 @@ _SAMPLE = 20
 _UNSURE = 10
 _MOST_OF_BROKEN = 100_000
 """Rows that are looked at of a job that did not end: whoever pressed Ctrl-C waits for it."""
-_EARLIER = "All rows are of earlier runs: this job had nothing left to do. How long they took is not known."
+_EARLIER = "All rows are from earlier runs: this job had nothing left to do. How long they took is not known."
 _ENDS_WITHOUT = "the report of what is written is being made; Ctrl-C again ends without it"
 _log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class JobReport:
             earlier = counted(len(outcome.earlier_files), "file")
             found.append(f"Resumed: {earlier} of earlier runs are part of the output, and not counted here.")
         if state != "done":
-            found.append("All figures are of the rows that were written before the end.")
+            found.append("All figures count the rows that were written before the end.")
         if digest.rows and digest.rows != outcome.completions:
             found.append(f"The files have {counted(digest.rows, 'row')}, which lengths and times are of.")
         return found
@@ -217,7 +217,7 @@ class JobReport:
         if not engine_facts(self.recorder):
             return "the manager told nothing of the engine while the job ran"
         shared = (
-            "Another job used the engine at the same time: these counts are of both. "
+            "Another job used the engine at the same time: these counts include both jobs. "
             if self.recorder.is_shared
             else ""
         )
@@ -264,7 +264,7 @@ def _sample_title(digest: Digest, rows: int, letters: int) -> str:
     if not rows:
         return f"The first {counted(letters, 'dead letter')}" if letters else "Rows"
     found = "All rows" if rows == digest.rows else f"A sample of {counted(rows, 'row')}"
-    unsure = ", those of the lowest confidence among them" if digest.unsure and rows < digest.rows else ""
+    unsure = ", with the rows of the lowest confidence" if digest.unsure and rows < digest.rows else ""
     return found + unsure + (f", and {counted(letters, 'dead letter')}" if letters else "")
 
 

@@ -1,4 +1,4 @@
-"""millrace-tiny as a GGUF file, in float32, q8_0 or q4_0: written here, so that tests need no download."""
+"""millrace-tiny as a GGUF file, in float32, q8_0, q5_1 or q4_0: written here, so that tests need no download."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy.typing as npt
 from benchmarks.gguf_file import PARTS
 from tests.model_manager.store.checkpoints import EMBEDDED
 
-Format = Literal["f32", "q8_0", "q4_0"]
+Format = Literal["f32", "q8_0", "q5_1", "q4_0"]
 Values = npt.NDArray[np.floating[Any]]
 
 _ALIGNMENT = 32
 _BLOCK = 32
 """Weights of a row that share a scale."""
-_TYPES = {"f32": (0, 0), "q4_0": (2, 2), "q8_0": (8, 7)}
+_TYPES = {"f32": (0, 0), "q4_0": (2, 2), "q5_1": (7, 9), "q8_0": (8, 7)}
 """By format: the type of its tensors, and of a file that has most of them."""
 _UINT, _FLOAT, _BOOL, _STRING, _ARRAY, _INT = 4, 6, 7, 8, 9, 5
 _CONTROL, _NORMAL = 3, 1
@@ -98,17 +98,29 @@ def _renamed(name: str) -> str:
 
 
 def _encoded(values: Values, format_: str) -> bytes:
-    """Blocks of 32 weights: a float16 scale and the weights as 8-bit integers, or as 4-bit ones from -8 on."""
+    """Blocks of 32 weights: a float16 scale and the weights as 8-bit integers, or as 4-bit ones from -8 on; or a scale,
+    the least weight and 5-bit integers, whose fifth bits stand together.
+    """
     if format_ == "f32":
         return values.astype("<f4").tobytes()
     blocks = values.reshape(-1, _BLOCK)
     if format_ == "q8_0":
         scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
         return _joined(scale, _divided(blocks, scale).round().astype(np.int8).view(np.uint8))
+    half = _BLOCK // 2
+    if format_ == "q5_1":
+        least = blocks.min(axis=1, keepdims=True)
+        scale = (blocks.max(axis=1, keepdims=True) - least) / 31
+        fives = np.clip(_divided(blocks - least, scale).round(), 0, 31).astype(np.uint8)
+        high = np.packbits(fives >> 4, axis=1, bitorder="little")
+        low = fives & 15
+        return _joined(
+            scale,
+            np.concatenate([least.astype("<f2").view(np.uint8), high, low[:, :half] | low[:, half:] << 4], axis=1),
+        )
     furthest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
     scale = furthest / -8
     nibbles = np.clip(_divided(blocks, scale) + 8.5, 0, 15).astype(np.uint8)
-    half = _BLOCK // 2
     return _joined(scale, nibbles[:, :half] | nibbles[:, half:] << 4)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.cache_folder import cache_folder
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, PromptTooLong, RequestAborted, RequestError
 from millrace.model_manager.wire.messages import FinishReason, Output
@@ -89,6 +91,31 @@ class Running:
 
         found: list[int] = eventually(pids, "an engine")
         return found[0]
+
+    def generated_tokens(self) -> int:
+        """By the engine that runs now."""
+        status = read_status(self.runtime)
+        assert status is not None
+        return next(model.stats.generated_tokens for model in status.models if model.key == self.client.key)
+
+    def disturbed(self, most: int, **params: Any) -> tuple[list[Output], list[Output]]:
+        """The answers of an engine, and those to the same requests where it is killed once the first tokens came: those
+        of one more request, a short one, so that nobody is shown the others', which need not be kept.
+        """
+        params |= {"max_tokens": most, "ignore_eos": True}
+        whole = self.answers(CAPITALS, **params)
+        pid, begun = self.engine_pid(), threading.Event()
+        short = SamplingParams(max_tokens=8, ignore_eos=True)
+        beside = self.client.submit(CAPITALS[0], short, request_id=f"beside-{pid}", on_delta=lambda _delta: begun.set())
+        asked = [self.submit(each, **params) for each in CAPITALS]
+        assert begun.wait(PATIENCE)
+        os.kill(pid, signal.SIGKILL)
+        found = [future.result(PATIENCE) for future in asked]
+        beside.result(PATIENCE)
+        assert self.engine_pid() != pid
+        assert all(each.setbacks for each in found), "an answer was there before the engine was killed"
+        assert {len(each.token_ids) for each in found} == {most}
+        return whole, found
 
 
 def running(case: Case, runtime: Path) -> Iterator[Running]:
@@ -263,14 +290,20 @@ class Scenarios:
         else:
             assert found.finish_reason in (FinishReason.DEADLINE, FinishReason.LENGTH)
 
-    def test_requests_go_on_after_the_engine_is_killed(self, running: Running) -> None:
-        params: dict[str, Any] = {"max_tokens": 100, "ignore_eos": True}
-        whole = running.answers(CAPITALS, **params)
-        pid = running.engine_pid()
-        asked = [running.submit(each, **params) for each in CAPITALS]
-        os.kill(pid, signal.SIGKILL)
-        found = [future.result(PATIENCE) for future in asked]
-        assert [len(each.token_ids) for each in found] == [100] * len(CAPITALS)
-        different = sum(one.token_ids != other.token_ids for one, other in zip(found, whole, strict=True))
-        assert different <= running.case.differ
-        assert running.engine_pid() != pid
+    def test_requests_go_on_from_their_tokens_after_the_engine_is_killed(self, running: Running) -> None:
+        whole, found = running.disturbed(300)
+        if BACKENDS[running.case.backend].continues == "none":
+            assert {each.recomputed_tokens for each in found} == {0}
+        else:
+            assert all(each.recomputed_tokens > each.prompt_tokens for each in found), "no engine was given tokens"
+            assert running.generated_tokens() < 300 * len(CAPITALS), "the second engine generated them all"
+        different = [(one.text, other.text) for one, other in zip(found, whole, strict=True) if one.text != other.text]
+        assert len(different) <= running.case.differ, different
+
+    def test_seeded_samples_are_the_same_after_the_engine_is_killed(self, running: Running) -> None:
+        """They begin anew: after the tokens that are kept an engine's random numbers would be the first ones again."""
+        if not running.case.seeds:
+            pytest.skip("takes no seeds")
+        whole, found = running.disturbed(300, seed=11, temperature=1.0)
+        assert [each.text for each in found] == [each.text for each in whole]
+        assert {each.recomputed_tokens for each in found} == {0}

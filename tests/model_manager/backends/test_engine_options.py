@@ -50,13 +50,13 @@ def test_a_value_of_another_type_is_told_what_the_option_takes() -> None:
     [
         ("inter_threads", -1, "1 to 1024"),
         ("inter_threads", 2**40, "1 to 1024"),
-        ("max_queued_batches", -5, "-1 to 2147483647"),
+        ("inter_threads", 0, "1 to 1024"),
         ("device_index", -1, "0 to 2147483647"),
     ],
 )
 def test_ctranslate2s_numbers_have_ranges(name: str, value: int, takes: str) -> None:
     assert told(_option, name, value) == f"backend_options: {name}={value}: takes {takes}"
-    assert (_option("max_queued_batches", -1), _option("flash_attention", True)) == (-1, True)
+    assert (_option("inter_threads", 2), _option("flash_attention", True)) == (2, True)
 
 
 def test_llama_cpp_is_given_no_number_that_it_cannot_hold() -> None:

@@ -14,6 +14,7 @@ from millrace.model_manager.backends.hosted import Event, HostedEngine
 from millrace.model_manager.engine.fake import FakeEngine
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopRules
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong, RequestError
@@ -70,9 +71,9 @@ class Broken(Bursts):
         return super().poll()
 
 
-def hosted(library: Bursts) -> HostedEngine:
+def hosted(library: Bursts, **more: Any) -> HostedEngine:
     info = FakeEngine.load(CONFIG, FOLDER).info
-    return HostedEngine(info, library, StopRules.load(FOLDER, info.eos_token_ids))
+    return HostedEngine(info, library, StopRules.load(FOLDER, info.eos_token_ids), **more)
 
 
 def test_an_output_that_does_not_meet_its_constraint_is_no_answer() -> None:
@@ -137,6 +138,34 @@ def test_a_request_goes_on_from_the_tokens_of_an_engine_that_died() -> None:
     assert run(hosted(Bursts()), [resumed])["a"].token_ids == whole
     over = msgspec.structs.replace(resumed, output_token_ids=whole)
     assert run(hosted(Bursts()), [over])["a"].finish_reason is FinishReason.LENGTH
+
+
+SEEDED = SamplingParams(max_tokens=30, seed=1, temperature=0.5)
+SAMPLED = SamplingParams(max_tokens=30, temperature=0.5)
+GREEDY = SamplingParams(max_tokens=30, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("back_end", "told"),
+    [
+        ("ctranslate2", {"seeded", "sampled", "greedy", "shown"}),
+        ("vllm", {"sampled", "greedy", "shown"}),
+        ("openvino", {"greedy", "shown"}),
+        ("llama_cpp", {"shown"}),
+    ],
+)
+def test_only_requests_that_the_next_engine_goes_on_with_tell_their_tokens(back_end: str, told: set[str]) -> None:
+    """A stream's tokens were shown, and stay."""
+    engine = hosted(Bursts(seed=3), goes_on=BACKENDS[back_end].goes_on)
+    params = {"seeded": SEEDED, "sampled": SAMPLED, "greedy": GREEDY}
+    for name, each in params.items():
+        engine.add(Request(name, [1], each))
+    engine.add(Request("shown", [1], SEEDED, stream=True))
+    engine.add(Request("constrained", [1], SamplingParams.parse({"max_tokens": 30, "constraint": {"regex": "a+"}})))
+    found: set[str] = set()
+    while engine.has_work():
+        found |= engine.step().new_token_ids.keys()
+    assert found == told
 
 
 def test_what_has_ended_is_cancelled_in_the_library_and_nothing_else() -> None:

@@ -160,7 +160,7 @@ class TestLlamaCpp(Scenarios):
         assert order == [1, 1, 1, 5, 5, 5]
 
 
-@pytest.mark.parametrize(("kind", "most"), [("q8_0", 4), ("q4_0", 24)])
+@pytest.mark.parametrize(("kind", "most"), [("q8_0", 4), ("q5_1", 12), ("q4_0", 24)])
 def test_quantized_files_answer_nearly_the_same(running: Running, tmp_path: Path, kind: Format, most: int) -> None:
     path = write_gguf(tmp_path / f"tiny-{kind}.gguf", kind)
     prompts = CAPITALS + SUMS

@@ -18,7 +18,7 @@ from millrace.model_manager.backends.server.engine import load
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import parse
 from millrace.model_manager.wire.server_presets import PRESETS
@@ -183,6 +183,51 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], sai
     with pytest.raises(ConfigError) as refused:
         parse(options)
     assert said in str(refused.value)
+
+
+PIPELINES = '''
+class Pipe:
+    """Repeats the prompt's words, and ends after `end`; shows what it was asked."""
+
+    def tokenizer(self, text, add_special_tokens):
+        return {"input_ids": text.split()}
+
+    def __call__(self, prompt, max_new_tokens, **chosen):
+        words = [*prompt.split(), "end"]
+        if "shown" in words:
+            words = [f"{name}={value}" for name, value in sorted(chosen.items())]
+        return [{"generated_text": [prompt + "".join(f" {word}" for word in words[:max_new_tokens])]}]
+
+
+def pipeline(task, model):
+    assert (task, model) == ("text-generation", "m")
+    return Pipe()
+'''
+
+
+def test_the_small_server_of_optimum_nvidia_answers_over_its_pipeline(machine: Machine, tmp_path: Path) -> None:
+    """The pipeline is a stand-in: the library needs a GPU."""
+    package = tmp_path / "optimum" / "nvidia"
+    package.mkdir(parents=True)
+    (package / "pipelines.py").write_text(PIPELINES)
+    python = f"""sh -c 'PYTHONPATH={tmp_path} exec "$@"' sh {sys.executable}"""
+    command = PRESETS["optimum-nvidia"].command.replace("python", python, 1)
+    with opened(machine, tmp_path, command=command, preset="optimum-nvidia") as client:
+        rows: list[tuple[str, dict[str, Any], tuple[str, str]]] = [
+            ("one two three", {"max_tokens": 2}, (" one two", "length")),
+            ("one two three", {}, (" one two three end", "stop")),
+            ("one two three", {"stop": ["three", "two"]}, (" one ", "stop")),
+            ("shown", {}, (" top_k=1", "stop")),
+            ("shown", {"temperature": 0.5, "seed": 3}, (" seed=3 temperature=0.5 top_k=0 top_p=1.0", "stop")),
+        ]
+        asked = [
+            client.submit(prompt, SamplingParams.parse(params), request_id=str(number))
+            for number, (prompt, params, _) in enumerate(rows)
+        ]
+        found = [future.result(PATIENCE) for future in asked]
+        assert [(each.text, each.finish_reason.value) for each in found] == [row[2] for row in rows]
+        with pytest.raises(InvalidRequest, match="presence_penalty: Optimum-NVIDIA's pipeline does not take it"):
+            client.submit("x", SamplingParams(presence_penalty=1.0), request_id="refused").result(PATIENCE)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, Mo
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.real_servers import PATIENCE, Family, family, kill, main_process
+from tests.waiting import eventually
 
-PATIENCE = 300.0
+__all__ = ["family"]
+
 PROMPTS = [f"Once upon a time number {index}" for index in range(24)]
 FLAGS = "--max-model-len 512 --gpu-memory-utilization 0.2 --enforce-eager --dtype float32"
 
@@ -39,8 +43,8 @@ def opened(folder: Path, **settings: Any) -> EngineClient:
 
 
 @pytest.mark.engines
-def test_vllms_server_answers_as_our_engine_does_and_refuses_what_is_too_long(
-    engine_python: Callable[[str], Path], tmp_path: Path
+def test_vllms_server_answers_as_our_engine_does_and_is_started_again_when_it_is_killed(
+    family: Family, engine_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     program = f"{engine_python('vllm')} -m vllm.entrypoints.openai.api_server --model {{model}} --port {{port}} {FLAGS}"
     options = {"preset": "vllm", "dialect": "openai-completions", "command": program}
@@ -61,3 +65,26 @@ def test_vllms_server_answers_as_our_engine_does_and_refuses_what_is_too_long(
         assert twice[0] == twice[1]
         with pytest.raises(InvalidRequest, match=r"answered 400: .*maximum context length"):
             client.submit("word " * 2000, SamplingParams(), request_id="long").result(PATIENCE)
+        expect_the_same_after_a_kill(client, family)
+    eventually(lambda: not family.left(), "the end of the server and of its processes")
+
+
+def expect_the_same_after_a_kill(client: EngineClient, family: Family) -> None:
+    """The server is killed once the shortest of its answers is there."""
+
+    def submitted(name: str) -> list[Future[Output]]:
+        params = [SamplingParams(max_tokens=20 + 16 * index, ignore_eos=True) for index in range(len(PROMPTS))]
+        return [
+            client.submit(prompt, each, request_id=f"{name} {prompt}")
+            for prompt, each in zip(PROMPTS, params, strict=True)
+        ]
+
+    whole = [future.result(PATIENCE) for future in submitted("whole")]
+    disturbed = submitted("disturbed")
+    wait(disturbed, PATIENCE, FIRST_COMPLETED)
+    kill(main_process(family, "vllm.entrypoints.openai.api_server"))
+    found = [future.result(PATIENCE) for future in disturbed]
+    assert [each.num_generated for each in found] == [each.num_generated for each in whole]
+    assert any(each.setbacks for each in found), "every answer was there before the server was killed"
+    different = [(one.text, other.text) for one, other in zip(found, whole, strict=True) if one.text != other.text]
+    assert len(different) <= 1, different  # rounding decides between two tokens

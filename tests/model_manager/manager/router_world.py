@@ -88,9 +88,9 @@ class World:
         self.router.connect(client, observer=False)
         self.owed[client], self.opened[client] = Counter(), False
 
-    def open(self, client: int) -> None:
+    def open(self, client: int, grace: float = SETTINGS.orphan_grace) -> None:
         config = msgspec.structs.replace(CONFIG, num_engines=self.num_engines)
-        self.router.open_model(client, OpenModel(config, "/"), self.now)
+        self.router.open_model(client, OpenModel(config, "/", ManagerConfig(orphan_grace=grace)), self.now)
         self.opened[client] = True
         self.settle()
 

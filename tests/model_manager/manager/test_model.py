@@ -233,7 +233,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def the_parts_agree(self) -> None:
         self.model.check_integrity()
-        assert set(self.owed) == self.model.users
+        assert set(self.owed) == set(self.model.users)
         running = {slot.index: slot for slot in self.model._engines.slots if slot.state in RUNNING}
         assert set(running) == set(self.engines)
         for index, slot in running.items():

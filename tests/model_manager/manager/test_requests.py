@@ -141,7 +141,7 @@ class Table(RuleBasedStateMachine):
 
     def leave(self, which: int, _how: int, *, died: bool = True) -> None:
         self.carry_out()  # what it has been sent before
-        self.table.leave(1 + which % 3, died=died, now=self.now)
+        self.table.leave(1 + which % 3, self.now + SETTINGS.orphan_grace if died else None)
         self.join(1 + which % 3)
 
     def close(self, which: int, how: int) -> None:

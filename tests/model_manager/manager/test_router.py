@@ -226,6 +226,40 @@ def test_the_requests_of_a_dead_client_wait_for_a_retry_and_are_cancelled_then()
     assert made.engine.cancelled == {"b"}
 
 
+def test_a_client_may_ask_for_longer_though_no_longer_than_answers_are_kept() -> None:
+    made = world(1)
+    for client, grace in ((2, SETTINGS.orphan_grace + 5), (3, 1e9), (4, 0.5)):
+        made.join(client)
+        made.open(client, grace)
+    made.submit(2, request("a"))
+    made.submit(3, request("b"))
+    made.submit(4, request("c"))
+    for client in (2, 3, 4):
+        made.leave(client, cleanly=False)
+    made.pass_time(SETTINGS.orphan_grace + 1)
+    assert made.engine.cancelled == {"c"}
+    made.pass_time(5)
+    assert made.engine.cancelled == {"c", "a"}
+    made.pass_time(SETTINGS.results_kept)
+    assert made.engine.cancelled == {"c", "a", "b"}
+
+
+def test_answers_that_come_after_their_clients_death_are_there_as_long_as_it_may_come_back() -> None:
+    made = world(1)
+    made.submit(1, request("a"))
+    made.leave(1, cleanly=False)
+    made.finish("a")
+    made.pass_time(SETTINGS.orphan_grace - 1)
+    made.join(2)
+    made.open(2)
+    made.submit(2, request("a"))
+    assert names(made.answers) == [(2, "a")]
+    made.leave(2, cleanly=False)  # nothing is unanswered, and the job that died came back
+    made.pass_time(SETTINGS.linger)
+    assert not made.engines
+    assert made.router.is_done(made.now)
+
+
 def test_a_client_that_closes_cancels_at_once() -> None:
     made = world(1, 2)
     made.submit(1, request("a"), request("b"))

@@ -13,6 +13,7 @@ from millrace.model_manager.store.environments import (
     engine_python,
     environment_python,
     install,
+    installed_version,
     state,
 )
 from millrace.model_manager.wire.backends import BACKENDS, Backend
@@ -121,6 +122,19 @@ def test_the_command_lists_each_engine(backend: Backend, capsys: pytest.CaptureF
     assert next(line for line in lines if line.startswith("torch ")).endswith("generate, score, embed  starts here")
     assert f"{backend.name} not installed: millrace engines install small" in lines
     assert max(map(len, lines)) <= 80
+
+
+def test_the_version_of_an_engine_is_the_installed_one(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pinned = replace(backend, packages=("small-engine[all]==2.0",), cuda_packages=("small-cuda==2.0",))
+    monkeypatch.setitem(BACKENDS, "small", pinned)
+    assert installed_version(pinned) == ""
+    site = environment_python("small").parents[1] / "lib" / "python3.11" / "site-packages"
+    (site / "small_engine-1.5.dist-info").mkdir(parents=True)
+    assert installed_version(pinned) == "1.5"
+    assert dispatch(["engines"]) == 0
+    assert next(line for line in capsys.readouterr().out.splitlines() if line.startswith("small ")).split()[1] == "1.5"
 
 
 def test_an_environment_for_gpus_has_other_packages(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,9 @@ def test_of_differing_settings_those_that_were_asked_for_are_named() -> None:
     assert unmet_settings(asked, first) == unmet
 
 
-def test_all_settings_of_the_manager_are_shared() -> None:
-    asked, in_force = ManagerConfig(hang_timeout=60, linger=9), ManagerConfig(linger=9, max_restarts=0)
+def test_all_settings_of_the_manager_are_shared_but_one_that_each_client_decides() -> None:
+    asked = ManagerConfig(hang_timeout=60, linger=9, orphan_grace=60)
+    in_force = ManagerConfig(linger=9, max_restarts=0)
     assert unmet_settings(asked, in_force) == [UnmetSetting("hang_timeout", 60.0, 10.0)]
 
 

@@ -17,8 +17,8 @@ def test_all_engines_of_a_model_are_shown(pids: list[int], shown: str) -> None:
 
 def test_revisions_and_formats_of_a_model_are_told_apart() -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
-    info = ModelInfo("org/m", "", "", "bfloat16", "cpu", 1, 1, 1, 1, 1, [], 0.0, "int8", "int8", commit)
-    exact = ModelInfo("org/m", "", "", "float32", "cpu", 1, 1, 1, 1, 1, [], 0.0)
+    info = ModelInfo("org/m", "", "", "bfloat16", "cpu", 1, 1, 1, [], 0.0, 1, 1, "int8", "int8", commit)
+    exact = ModelInfo("org/m", "", "", "float32", "cpu", 1, 1, 1, [], 0.0, 1, 1)
     models = [
         ModelStatus("a", "org/m", "ready", [1], 1, 0, 0, info, EngineStats(), commit),
         ModelStatus("b", "org/m", "ready", [2], 1, 0, 0, exact, EngineStats(), "folder-0123456789abcdef"),
@@ -29,7 +29,7 @@ def test_revisions_and_formats_of_a_model_are_told_apart() -> None:
 
 
 def test_an_engine_without_formats_and_blocks_shows_none() -> None:
-    info = ModelInfo("gpt-4o", "", "openai", "", "remote", 0, 1, 1, 0, 0, [], 0.0)
+    info = ModelInfo("gpt-4o", "", "openai", "", "remote", 0, 1, 1, [], 0.0)
     model = ModelStatus("a", "gpt-4o", "ready", [1], 1, 0, 0, info, EngineStats(batch=1.5))
     line = [*status_lines(Status(1, 60.0, [model], [], []))][1]
     assert line == "model    gpt-4o: ready, pid 1, 1 client, 2 running, 0 waiting, 0 tokens/s, 0 MB, 0 restarts (a)"

@@ -16,7 +16,7 @@ from millrace.serving.window.history import Point
 from tests.serving.metrics.scrapes import STATUS
 from tests.serving.window.looks import JOB, LETTER, ROW, look
 
-INFO = ModelInfo("tiny", "", "", "bfloat16", "cpu", 1, 1, 64, 4, 16, [], 0.0, "int8", "bfloat16")
+INFO = ModelInfo("tiny", "", "", "bfloat16", "cpu", 1, 1, 64, [], 0.0, 4, 16, "int8", "bfloat16")
 
 
 def shown(figures: Figures, width: int = 100, height: int = 60) -> str:

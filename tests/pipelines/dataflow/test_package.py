@@ -33,8 +33,8 @@ import shutil, sys
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from millrace.pipelines.dataflow.package import find_package
 options = PipelineOptions([])
-with find_package(options).staged(options):
-    (wheel,) = options.view_as(SetupOptions).extra_packages
+with find_package(options).staged(options) as staged:
+    (wheel,) = staged.view_as(SetupOptions).extra_packages
     shutil.copy(wheel, sys.argv[1])
 """
 
@@ -49,8 +49,9 @@ def test_by_default_a_checkout_is_shipped_and_what_is_asked_for_wins(tmp_path: P
     package = find_package(PipelineOptions([]))
     assert (package.source, package.setup_file) == ("checkout", ROOT / "setup.py")
     options = PipelineOptions([])
-    with package.staged(options):
-        assert options.view_as(SetupOptions).setup_file == str(ROOT / "setup.py")
+    with package.staged(options) as staged:
+        assert staged.view_as(SetupOptions).setup_file == str(ROOT / "setup.py")
+    assert options.view_as(SetupOptions).setup_file is None
     assert find_package(PipelineOptions(["--setup_file=/x/setup.py"])).source == "asked for"
     assert (
         find_package(PipelineOptions([f"--extra_package={tmp_path}/beam_millrace-0.1.0.tar.gz"])).source == "asked for"

@@ -20,8 +20,11 @@ def arranged(
     weights: int | None = WEIGHTS,
     stream: bool = False,
 ) -> tuple[PipelineOptions, ArrangedWorkers]:
-    options = PipelineOptions(list(flags))
-    return options, arrange_workers(options, model or ModelConfig(), GpuRequest.parse(gpu), weights, stream=stream)
+    given = PipelineOptions(list(flags))
+    before = given.get_all_options()
+    workers = arrange_workers(given, model or ModelConfig(), GpuRequest.parse(gpu), weights, stream=stream)
+    assert given.get_all_options() == before, "a job's options are as they were parsed"
+    return workers.beam, workers
 
 
 def worker(options: PipelineOptions) -> Any:

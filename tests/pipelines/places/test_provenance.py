@@ -10,7 +10,7 @@ from millrace.pipelines.commands.tasks import extract
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flags.tasks import TaskName
 from millrace.pipelines.places.endpoints import check, files_of
-from millrace.pipelines.places.provenance import note_settings
+from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer", "description": "in EUR"}}}
 
@@ -158,6 +158,49 @@ def test_rows_that_nothing_is_known_of_are_told(folder: Path, caplog: pytest.Log
         "there is no out/.millrace/r.settings.json: what the rows of out/r were made with is not known" in caplog.text
     )
     assert not (folder / "out/.millrace/r.settings.json").exists()
+
+
+def name(*flags: str) -> str:
+    """The job's name, of which the ids of its requests are made."""
+    options = parse(["--input", "a.txt", *flags])
+    return with_identity(files_of(options), options).job
+
+
+def test_a_job_has_the_name_of_the_one_that_it_resumes() -> None:
+    options = parse(["--input", "a.txt", "--output", "out/r"])
+    files = files_of(options)
+    assert files is not None
+    note_settings(files, options)
+    again = ["--output", "out/r", "--resume"]
+    assert name(*again, "--num_shards=3", "--quiet", "--max_num_seqs=2") == options.job
+    others = [name(*again, *flags) for flags in (["--chat=never"], ["--dtype=float32"], ["--model=b/c"])]
+    others += [name("--output", "out/r", "--overwrite"), name("--output", "out/r"), name("--output=out/s", "--resume")]
+    assert len({*others, options.job}) == 7
+
+
+def test_after_its_end_a_job_is_another_when_it_is_resumed(folder: Path) -> None:
+    again = ["--output=out/r", "--resume"]
+    began("generate")
+    files = files_of(parse(["--input", "a.txt", *again]))
+    (left := folder / "out/r.tmp/run/completions-a.jsonl").parent.mkdir(parents=True)
+    left.write_text("{}\n")
+    forget_identity(files)
+    assert name(*again) == name(*again), "it was interrupted"
+    left.unlink()
+    forget_identity(files)
+    assert name(*again) != name(*again)
+    resumed("generate")
+
+
+def test_rows_of_a_job_that_noted_no_identity_get_one_that_stays(folder: Path) -> None:
+    began("generate")
+    noted = folder / "out/.millrace/r.settings.json"
+    earlier = json.loads(noted.read_text())
+    del earlier["identity"]
+    noted.write_text(json.dumps(earlier))
+    resumed("generate", "--max_tokens=9")
+    assert json.loads(noted.read_text()).items() > earlier.items()
+    assert name("--output=out/r", "--resume") == name("--output=out/r", "--resume")
 
 
 def test_a_model_in_a_folder_is_the_same_by_any_path(folder: Path) -> None:

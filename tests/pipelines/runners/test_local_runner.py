@@ -91,6 +91,26 @@ def test_the_death_of_a_worker_that_starts_ends_the_pipeline_with_its_name() -> 
     killing.join()
 
 
+def test_a_worker_that_is_given_up_holds_no_reader_back() -> None:
+    connection = DataConnection()
+    reading = connection.input_elements("instruction", ["transform"], lambda: False)
+    ends: list[Exception] = []
+
+    def read() -> None:
+        try:
+            next(reading)
+        except Exception as error:
+            ends.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    eventually(lambda: connection._received)
+    connection.give_up()
+    reader.join(timeout=60)
+    assert ends
+    connection.close()
+
+
 def test_a_worker_that_is_given_up_holds_no_sender_back() -> None:
     connection = DataConnection()
     stream = connection.output_stream("instruction", "transform")

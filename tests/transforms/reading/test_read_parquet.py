@@ -157,7 +157,7 @@ def test_a_damaged_row_group_costs_its_own_rows_alone(tmp_path: Path) -> None:
     assert texts(rows) == [*(f"p{n}" for n in range(6)), "UnreadableFile", "p8", "p9"]
     (reason,) = reasons(rows)
     assert reason.startswith("row group 4 of 5: it is damaged (")
-    assert reason.endswith("; rows 7 to 8 are missing, those of other row groups are read")
+    assert reason.endswith("; rows 7 to 8 are missing, the rows of other row groups are read")
     assert reason.isprintable()
 
 

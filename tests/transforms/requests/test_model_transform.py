@@ -48,6 +48,18 @@ def test_an_unknown_setting_is_refused_and_the_one_that_was_meant_is_named(trans
         transform("stand-in", fail_fst=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"max_tokens": 4}, r"params=SamplingParams\(max_tokens=…\)"),
+        ({"dtype": "int8"}, r"model=ModelConfig\(dtype=…\)"),
+    ],
+)
+def test_where_a_setting_belongs_is_told(given: dict[str, Any], written: str) -> None:
+    with pytest.raises(TypeError, match=f"Generate: .* is no setting of its own: write {written}"):
+        Generate("stand-in", **given)
+
+
 def test_what_is_no_setting_of_this_transform_is_refused_with_all_that_are() -> None:
     known = "model, params, template, system, continuations_column, manager, chat, fail_fast, job, updates, models, "
     known += "traces, open_client"

@@ -23,7 +23,7 @@ from google.cloud.pubsub_v1 import SubscriberClient
 from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import PubSubAddress
-from ...runners import DATAFLOW, runner_of
+from ...runners import runner_of
 from ..broker_messages import BrokerMessage, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import PositionTracker, ReadingTurn, StreamTime
@@ -67,7 +67,7 @@ class ReadPubSub(ReadMessages):
         self._own_name = f"millrace-{uuid.uuid4().hex[:16]}"
 
     def messages(self, root: Any) -> Any:
-        return self._through_beam(root) if runner_of(root.pipeline.options) is DATAFLOW else self._pulled(root)
+        return self._through_beam(root) if runner_of(root.pipeline.options).has_pubsub else self._pulled(root)
 
     def _through_beam(self, root: Any) -> Any:
         place = {"topic" if self.source.is_topic else "subscription": self.source.path}

@@ -14,7 +14,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import PubSubAddress
 from ...elements.completions import DEAD_LETTERS, DeadLetter
-from ...runners import DATAFLOW, runner_of
+from ...runners import runner_of
 from ..broker_messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
 from .clients import PubSubFailed, client_of, said_of
 
@@ -34,7 +34,7 @@ class WritePubSub(WriteMessages):
             raise ConfigError(f"{self.topic}: takes a topic to write to, pubsub:projects/P/topics/T")
 
     def expand(self, elements: Any) -> Any:
-        if runner_of(elements.pipeline.options) is not DATAFLOW:
+        if not runner_of(elements.pipeline.options).has_pubsub:
             return self._sent(elements, _Publish(self.topic, gives_letters=self._gives_letters))
         to_beam = _ToBeam(gives_letters=self._gives_letters)
         fitting = elements | "Message" >> beam.ParDo(to_beam).with_outputs(DEAD_LETTERS, main="messages")

@@ -23,7 +23,7 @@ from tests.model_manager.backends.stand_in_server import serving
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))
 
 
-NEED_A_GPU = {"aphrodite", "lmdeploy", "mii", "ray", "sglang", "tgi", "triton", "trtllm"}
+NEED_A_GPU = {"aphrodite", "lmdeploy", "mii", "powerinfer", "ray", "sglang", "tgi", "triton", "trtllm"}
 """Presets whose servers do not run here, or only with a model of ours."""
 
 
@@ -85,7 +85,14 @@ def test_a_server_that_replays_a_documented_example_is_understood(path: Path) ->
 def test_each_preset_that_needs_a_gpu_has_an_example() -> None:
     examples = [json.loads(path.read_text(encoding="utf-8")) for path in GOLDEN]
     assert {each["preset"] for each in examples if "preset" in each} == NEED_A_GPU
-    assert set(PRESETS) - NEED_A_GPU == {"vllm", "llama-server"}  # these run in tests of their own
+    assert set(PRESETS) - NEED_A_GPU == {"vllm", "llama-server", "optimum-nvidia"}  # these run in tests of their own
+
+
+@pytest.mark.parametrize("dialect", ["mii", "mii-chat", "mii-completions"])
+@pytest.mark.parametrize("params", [{"stop": ["."]}, {"seed": 1}, {"frequency_penalty": 1.0}, {"logit_bias": {3: 1.0}}])
+def test_what_mii_ignores_or_ends_wrongly_is_refused(dialect: str, params: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{next(iter(params))}=.*: the dialect {dialect} does not take it"):
+        spoken("m", {"dialect": dialect}).check(asked({"text": "a", "params": params}))
 
 
 def test_messages_over_grpc_are_those_of_tritons_own_client() -> None:

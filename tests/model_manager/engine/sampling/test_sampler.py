@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.model_manager.engine.sampling import cpu_sampling
 from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
 from millrace.model_manager.engine.sampling.random_numbers import uniforms
 from millrace.model_manager.engine.sampling.sampler import Sampler
@@ -196,3 +197,18 @@ def share_of(
     order = np.argsort(-ranks, kind="stable")
     reached = np.searchsorted(np.cumsum(weights[order]), share * weights.sum())
     return np.where(ranks < ranks[order[min(reached, len(order) - 1)]], 0.0, weights)
+
+
+def test_torch_samples_what_the_cpus_kernel_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, sampler = torch.zeros(2, 8), Sampler()
+    logits[:, 3] = 5.0
+    monkeypatch.setattr(cpu_sampling, "UNREAD", {"min_p": 0.0})
+
+    def kernel(*_given: object) -> None:
+        raise AssertionError("the kernel would ignore a parameter")
+
+    monkeypatch.setattr(cpu_sampling.CpuSampling, "sample", kernel)
+    plain, unknown = case(seed=1), case(seed=2, temperature=1.0, min_p=0.5)
+    assert sampler.sample(logits, rows_of([plain, unknown])).token_ids == [3, 3]
+    with pytest.raises(AssertionError):
+        sampler.sample(logits, rows_of([plain, plain]))

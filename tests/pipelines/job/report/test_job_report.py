@@ -145,7 +145,7 @@ def test_a_job_without_a_report_gets_it_when_nothing_is_left_to_do_and_a_second_
     assert dispatch(["run", *flags, "--no-report"]) == 0
     path = tmp_path / "c.report.html"
     assert dispatch(["run", *flags, "--resume"]) == 0
-    assert "All rows are of earlier runs" in path.read_text()
+    assert "All rows are from earlier runs" in path.read_text()
     assert "<dt>rows answered</dt><dd>60" in path.read_text()
 
     def interrupted(files: OutputFiles, kind: Kind) -> list[str]:

@@ -1,0 +1,231 @@
+"""Jobs that grow by powers of ten: processor time of a row, memory of each process, and what --resume passes over.
+
+    python -m benchmarks.growth --rows 100,1000,10000,100000,1000000 --backend fake
+    python -m benchmarks.growth --rows 100,1000,10000 --backend torch    # the embedded model
+    python -m benchmarks.growth --rows 100000 --files 1000
+
+`millrace run` on files, on the local runner; between two sizes only the number of rows differs, and each size starts
+with no manager running. Processes are looked at four times a second: resident memory, and the processor time that they
+have used. Then the largest job runs once more with half of its output there. `ms_a_row` is the processor time of all
+processes; `next_ms_a_row` that of the rows by which a size exceeds the one before, so that starts do not count.
+`mb_per_100000_rows` is the slope of a line through a process's memory in the job's second half. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.command_line import command_line
+from benchmarks.results import conclude
+from benchmarks.storms.job import Job
+
+_ROLES = ("launcher", "manager", "engine")
+_LOOK = 0.25
+"""Seconds between two looks at the processes of a job."""
+_STEADY = 40
+"""Looks in a job's second half from which on a slope means something."""
+_WITHIN = 3600.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A job of so many rows. Memory in MB of 2^20, by role."""
+
+    rows: int
+    seconds: float
+    rows_per_s: float
+    cpu_s: dict[str, float]
+    ms_a_row: float
+    next_ms_a_row: float | None
+    """None for the first size."""
+    peak_mb: dict[str, float]
+    mb_per_100000_rows: dict[str, float]
+    shards: int
+    largest_shard_mb: float
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The job with half of its output there: until the first new row is answered."""
+
+    rows: int
+    answered_before: int
+    seconds: float
+    launcher_cpu_s: float
+    launcher_mb: float
+
+
+class Watch:
+    """What the processes of a job hold and have used, looked at while they run."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._used: dict[tuple[str, int], float] = {}
+        self._held: dict[str, list[tuple[float, float]]] = defaultdict(list)
+
+    def look(self) -> None:
+        """Take in what is there now."""
+        for role in _ROLES:
+            for process in self._job.victims(role):
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    times = process.cpu_times()
+                    self._used[role, process.pid] = times.user + times.system
+                    if (held := process.memory_info().rss / 2**20) > 0:  # it has not ended meanwhile
+                        self._held[role].append((time.monotonic(), held))
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor seconds by role, of processes that are gone too."""
+        return {role: round(sum(s for (of, _), s in self._used.items() if of == role), 2) for role in _ROLES}
+
+    def peak_mb(self) -> dict[str, float]:
+        """The most that a look found, by role."""
+        return {role: round(max(mb for _, mb in held), 1) for role, held in self._held.items()}
+
+    def slopes(self, rows_per_s: float) -> dict[str, float]:
+        """MB that each 100,000 rows add, by role: in the second half of the job."""
+        found = {}
+        for role, held in self._held.items():
+            times, mbs = np.array(held[len(held) // 2 :]).T
+            if len(times) >= _STEADY:
+                found[role] = round(float(np.polyfit(times - times[0], mbs, 1)[0]) / rows_per_s * 100_000, 2)
+        return found
+
+
+@contextmanager
+def watched(job: Job) -> Iterator[Watch]:
+    """Looks while the block runs."""
+    watch, over = Watch(job), threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(_LOOK):
+            watch.look()
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        over.set()
+        thread.join()
+
+
+def write_input(folder: Path, rows: range, files: int) -> None:
+    """Prompts of these numbers, in so many files."""
+    for file in range(files):
+        with (folder / f"rows-{rows.start:09}-{file:04}.jsonl").open("w") as stream:
+            for number in rows[file::files]:
+                row = {"id": f"r{number}", "prompt": f"What is {number % 97} + {number % 89}?"}
+                stream.write(json.dumps(row) + "\n")
+
+
+def _ended(job: Job) -> None:
+    deadline = time.monotonic() + _WITHIN
+    while (status := job.status()) is None:
+        if time.monotonic() > deadline:
+            job.kill()
+            raise TimeoutError(f"the job did not end\n{job.said()[-3000:]}")
+        time.sleep(0.05)
+    assert status == 0, job.said()[-3000:]
+    while any(True for role in ("manager", "engine") for _ in job.victims(role)):
+        time.sleep(0.1)
+
+
+def grown(folder: Path, rows: int, options: argparse.Namespace, before: Size | None) -> Size:
+    """One job, from its start to the end of its last process."""
+    job = Job(folder, _flags(options))
+    write_input(folder / "in", range(rows), options.files)
+    started = time.monotonic()
+    with watched(job) as watch:
+        job.start()
+        _ended(job)
+        seconds = time.monotonic() - started
+    shards = [path.stat().st_size for path in folder.glob("out/c-*.jsonl")]
+    answered = _lines(folder)
+    assert answered == rows, f"{answered:,} of {rows:,} rows are answered"
+    used = watch.cpu_s()
+    total = sum(used.values())
+    beyond = None if before is None else (total - sum(before.cpu_s.values())) / (rows - before.rows)
+    return Size(
+        rows=rows,
+        seconds=round(seconds, 2),
+        rows_per_s=round(rows / seconds, 1),
+        cpu_s=used,
+        ms_a_row=round(1000 * total / rows, 3),
+        next_ms_a_row=None if beyond is None else round(1000 * beyond, 3),
+        peak_mb=watch.peak_mb(),
+        mb_per_100000_rows=watch.slopes(rows / seconds),
+        shards=len(shards),
+        largest_shard_mb=round(max(shards) / 2**20, 1),
+    )
+
+
+def _lines(folder: Path) -> int:
+    found = 0
+    for path in folder.glob("out/c-*.jsonl"):
+        with path.open("rb") as stream:
+            found += sum(1 for _ in stream)
+    return found
+
+
+def resumed(folder: Path, rows: int, options: argparse.Namespace) -> Resumed:
+    """A job of half the rows; then one of all of them with --resume, until it has an answer that was not there."""
+    job = Job(folder, _flags(options))
+    write_input(folder / "in", range(rows // 2), options.files)
+    job.start()
+    _ended(job)
+    write_input(folder / "in", range(rows // 2, rows), options.files)
+    started = time.monotonic()
+    with watched(job) as watch:
+        job.start("--resume")
+        while not list(folder.glob("out/c.tmp/*/completions-*.jsonl")) and job.status() is None:
+            time.sleep(0.05)
+        seconds = time.monotonic() - started
+        watch.look()
+        used, held = watch.cpu_s()["launcher"], watch.peak_mb()["launcher"]
+    job.kill()
+    return Resumed(rows, rows // 2, round(seconds, 2), used, held)
+
+
+def _flags(options: argparse.Namespace) -> Sequence[str]:
+    return [f"--backend={options.backend}", f"--max_tokens={options.tokens}", "--no-report", "--quiet"]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = command_line("growth", __doc__)
+    parser.add_argument("--rows", default="100,1000,10000,100000", help="sizes of jobs, with commas between them")
+    parser.add_argument("--backend", default="fake", help="fake: no model is computed; torch: the embedded model")
+    parser.add_argument("--tokens", type=int, default=8, help="most tokens of an answer")
+    parser.add_argument("--files", type=int, default=4, help="of input")
+    parser.add_argument("--results", type=Path, help="file for the figures")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and print."""
+    options = _arguments()
+    found: list[Size] = []
+    sizes = sorted(int(rows) for rows in options.rows.split(","))
+    with tempfile.TemporaryDirectory(prefix="growth-") as place:
+        for rows in sizes:
+            found.append(grown(Path(place) / f"rows-{rows}", rows, options, found[-1] if found else None))
+            print(found[-1], flush=True)
+        again = resumed(Path(place) / "resumed", sizes[-1], options)
+        print(again, flush=True)
+    settings = {name: getattr(options, name) for name in ("backend", "tokens", "files")}
+    conclude(settings | {"sizes": [asdict(size) for size in found], "resumed": asdict(again)}, options.results)
+
+
+if __name__ == "__main__":
+    main()
