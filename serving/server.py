@@ -23,7 +23,7 @@ from .http.connections import allow_connections
 from .http.observers import Observer
 from .http.tls import check_tls
 from .http.uvicorn_server import Uvicorn, uvicorn_config
-from .requests.engine import Engine, Opener
+from .requests.opening_client import Opener, OpeningClient
 from .requests.service import Served, Service
 from .settings import ServeConfig
 
@@ -59,7 +59,7 @@ class _Serving:
 
     async def run(self, sock: socket.socket, served: Served, opener: Opener, observers: Sequence[Observer]) -> None:
         """Listen, load the model meanwhile, and serve until the end."""
-        engine = Engine(opener)
+        engine = OpeningClient(opener)
         service = Service(self._settings, served, engine, observers)
         batches = BatchRunner(service)
         try:

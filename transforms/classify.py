@@ -25,7 +25,7 @@ from .elements.completions import Prompt, content_id
 from .elements.task_results import Classified, spent
 from .models.client import Client
 from .requests.model_transform import ModelSettings
-from .requests.row_transform import RowTransform
+from .requests.row_output import RowOutputTransform
 from .tasks import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of
@@ -37,7 +37,7 @@ LABEL = "label"
 """The key of the answer whose value is one of the labels."""
 
 
-class Classify(RowTransform):
+class Classify(RowOutputTransform):
     """A Classification for each document. Documents, keys and failures work as in Extract.
 
     The answers that would be right are scored as wholes, `{"label": "praise"}` for each label, over a prompt that they

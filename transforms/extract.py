@@ -24,7 +24,7 @@ from .elements.completions import Prompt, content_id
 from .elements.task_results import Extracted, spent
 from .models.client import Client
 from .requests.model_transform import ModelSettings
-from .requests.row_transform import RowTransform
+from .requests.row_output import RowOutputTransform
 from .tasks import MAX_TOKENS
 from .typed.alignment import Confidence, token_ranges
 from .typed.beam_rows import element_type
@@ -48,7 +48,7 @@ _CUT_SHORT = (
 )
 
 
-class Extract(RowTransform):
+class Extract(RowOutputTransform):
     """A row of the type for each document; keyed input `(key, document)` comes back keyed.
 
     The type is a dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a dict, or a file of one, whose rows are

@@ -24,7 +24,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Tracer
 
-from ..wire.traces import Traces, check_traces_extra
+from ..wire.extras import check_traces_extra
+from ..wire.traces import Traces
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from ..store.revisions import check_revision
 from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
-from ..wire.engine_extra import check_engine_extra
 from ..wire.errors import (
     ErrorInfo,
     InvalidRequest,
@@ -37,6 +36,7 @@ from ..wire.errors import (
     ModelLost,
     RequestError,
 )
+from ..wire.extras import check_engine_extra
 from ..wire.free_memory import is_shortage, shortage
 from ..wire.imports import importing
 from ..wire.messages import (

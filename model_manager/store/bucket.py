@@ -20,6 +20,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-unty
 
 from ..wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 from .contents import WANTED, is_wanted
+from .kinds_of_names import bucket_and_name
 from .snapshots import RemoteFile, snapshot
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -51,7 +52,7 @@ def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path
 
 def _parse(address: str) -> tuple[str, str]:
     """Bucket and prefix; the prefix is empty or ends with a slash."""
-    bucket, _, folder = address.removeprefix("gs://").partition("/")
+    bucket, folder = bucket_and_name(address)
     if not _BUCKET_NAME.fullmatch(bucket):
         raise ModelNotFound(f"--model {address}: {bucket!r} is no bucket's name; takes gs://bucket/folder")
     folder = folder.strip("/")

@@ -19,14 +19,13 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
 
 from ..wire.backends import BACKENDS, Backend, BuiltFor, Pins
 from ..wire.config import ModelConfig
-from ..wire.engine_extra import check_engine_extra
 from ..wire.errors import ConfigError, ModelLoadFailed
+from ..wire.extras import check_engine_extra, lacking, pip_install
 from ..wire.manager_place import ManagerPlace
 from ..wire.tcp import TcpManager
 from .cache_folder import cache_folder
@@ -164,8 +163,8 @@ class EngineState:
 def state(backend: Backend) -> EngineState:
     """Tried by importing it in its Python."""
     if not backend.packages:
-        missing = [name for name in backend.modules if find_spec(name) is None]
-        remedy = f"lacks {', '.join(missing)}: pip install 'beam-millrace[engine]'"
+        missing = lacking(backend.modules)
+        remedy = f"lacks {', '.join(missing)}: {pip_install('engine')}"
         return EngineState("not installed", remedy) if missing else EngineState("starts here")
     install_it = f"millrace engines install {backend.name}"
     python = environment_python(backend.name)

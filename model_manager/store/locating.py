@@ -15,7 +15,8 @@ from ..wire.config import ModelConfig
 from ..wire.errors import ModelCorrupt, ModelError
 from .contents import TOKENIZER_FILES, is_wanted
 from .gguf import check_files, is_gguf
-from .resolving import is_hub_name, resolve, resolve_tokenizer
+from .kinds_of_names import is_hub_name
+from .resolving import resolve, resolve_tokenizer
 from .revisions import revision_of
 
 _NOT_TOKENIZERS = ("config.json", "generation_config.json")

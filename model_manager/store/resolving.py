@@ -15,6 +15,7 @@ from ..wire.errors import ConfigError, ModelNotFound
 from .cache_folder import cache_folder
 from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter, check_sizes
 from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
+from .kinds_of_names import in_bucket, is_hub_name
 
 _EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
 
@@ -47,19 +48,6 @@ def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Pat
 def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a LoRA adapter, with adapter_config.json and adapter_model.safetensors."""
     return check_adapter(_local(name, None, ADAPTER_FILES, cache_dir), name)
-
-
-def is_hub_name(model: str) -> bool:
-    """True for `org/name` and `org/name/file.gguf`, unless it is the name of something here."""
-    is_path = model.startswith(("/", ".", "~")) or in_bucket(model)
-    if is_gguf(model):
-        return not is_path and model.count("/") == 2 and not Path(model).is_file()
-    return not is_path and model.count("/") == 1 and not Path(model).is_dir()
-
-
-def in_bucket(model: str) -> bool:
-    """True for `gs://bucket/folder`."""
-    return model.startswith("gs://")
 
 
 def _local(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:

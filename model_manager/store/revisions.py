@@ -21,7 +21,7 @@ from ..wire.errors import ModelCorrupt
 from .contents import WANTED, is_wanted
 from .engine_formats import ENGINE_FILES
 from .gguf import gguf_files, is_gguf, read_gguf
-from .resolving import in_bucket
+from .kinds_of_names import in_bucket
 from .weight_headers import Header, read_header
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 import msgspec
@@ -43,19 +41,3 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Where spans are sent to."""
         address = self.endpoint.rstrip("/")
         return address if urlsplit(address).path else address + ROUTE
-
-
-def check_traces_extra() -> None:
-    """Raises ConfigError, with the command that installs what is missing, if this Python cannot send spans."""
-    names = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-    if missing := next((name for name in names if not _is_found(name)), None):
-        raise ConfigError(
-            f"traces are sent by {missing}, which {sys.executable} lacks: pip install 'beam-millrace[traces]'"
-        )
-
-
-def _is_found(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # of a package that it is in
-        return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from millrace.model_manager.client.status import read_status
-from millrace.serving.extra import check_extra
+from millrace.model_manager.wire.extras import check_serve_extra
 from millrace.serving.settings import MetricsConfig
 
 from ..edge import at_the_edge, end_signal
@@ -32,7 +32,7 @@ def _serve(arguments: Sequence[str]) -> int:
     flags = parser.parse_args(list(arguments))
     settings = MetricsConfig(**given(flags, names))
     read = partial(read_status, place_of(flags))
-    check_extra("metrics", "prometheus_client")
+    check_serve_extra("metrics", "prometheus_client")
     from millrace.serving.metrics.listening import serving_metrics
 
     ended = end_signal()

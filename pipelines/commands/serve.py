@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import millrace
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.extras import check_serve_extra
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
-from millrace.serving.extra import PACKAGES, check_extra
 from millrace.serving.settings import ServeConfig
 
 from ..edge import at_the_edge
@@ -47,7 +47,7 @@ def _serve(arguments: Sequence[str]) -> int:
     model = ModelConfig.parse(given(flags, names["model"]) | read_backend(flags)).for_task("generate")
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
-    check_extra("serve", *PACKAGES)
+    check_serve_extra("serve")
     manager_place(manager).check()
     _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
     return 0

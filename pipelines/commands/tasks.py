@@ -15,7 +15,7 @@ import msgspec
 
 from millrace.transforms.elements.repeated_ids import CountRepeatedIds
 from millrace.transforms.requests.model_transform import ModelTransform
-from millrace.transforms.requests.row_transform import RowTransform
+from millrace.transforms.requests.row_output import RowOutputTransform
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
 
@@ -69,7 +69,7 @@ def transform_of(options: JobOptions) -> ModelTransform:
         models=options.models,
         traces=options.traces,
     )
-    return transform.as_results() if isinstance(transform, RowTransform) else transform
+    return transform.as_results() if isinstance(transform, RowOutputTransform) else transform
 
 
 def run_task(task: TaskName, arguments: Sequence[str] | None = None) -> int:

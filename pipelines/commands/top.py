@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from millrace.model_manager.client.status import read_status
-from millrace.serving.extra import PACKAGES, check_extra
+from millrace.model_manager.wire.extras import check_serve_extra
 from millrace.serving.metrics.snapshot import ReadStatus, snapshot
 from millrace.serving.settings import TopConfig
 from millrace.serving.window.figures import Figures, figures
@@ -86,7 +86,7 @@ def _look(history: History, read: ReadStatus) -> Figures:
 
 
 def _serve(settings: TopConfig, read: ReadStatus) -> None:
-    check_extra("top --web", *PACKAGES)
+    check_serve_extra("top --web")
     from millrace.serving.window.server import serve_page
 
     serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True), read)

@@ -17,6 +17,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from apache_beam.runners.runner import PipelineState
 from google.auth.exceptions import DefaultCredentialsError
 
+from millrace.model_manager.store.kinds_of_names import in_bucket
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ConfigError, ModelError
@@ -66,7 +67,7 @@ def check_flags(options: JobOptions) -> None:
     if missing := [name for name in given if not getattr(cloud, name)]:
         flags = " ".join(f"--{name} {given[name]}" for name in missing)
         raise ConfigError(f"--runner DataflowRunner: {', '.join(missing)} missing; add {flags}")
-    if not str(cloud.temp_location).startswith("gs://"):
+    if not in_bucket(str(cloud.temp_location)):
         raise ConfigError(f"--temp_location {cloud.temp_location}: takes gs://bucket/folder")
     for flag, address in _addresses(options):
         if address.is_local:

@@ -15,7 +15,6 @@ from .from_settings import add_settings
 from .log_level import add_logging
 from .model import add_engine, add_manager, add_model
 from .parser import FlagParser
-from .report_flags import add_report
 from .tasks import TaskCommand
 from .traces import add_traces
 
@@ -168,12 +167,29 @@ def _add_output(group: Any, default: str) -> None:
         help="Most files to write; for a stream, in each window. Default: one for each 256 MiB; for a stream, 1.",
     )
     _add_windows(group)
-    add_report(group)
+    _add_report(group)
     group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
     group.add_argument(
         "--resume",
         action="store_true",
         help="Keep output that is there, and complete only the prompts it lacks; for a stream, add to it.",
+    )
+
+
+def _add_report(group: Any) -> None:
+    group.add_argument(
+        "--report",
+        nargs="?",
+        const=True,
+        metavar="PATH",
+        help="Write a page of what the job came to, an HTML file, local or gs://. Default: beside the output's files, "
+        "as <output>.report.html; of a job that ends and is waited for.",
+    )
+    group.add_argument("--no-report", dest="report", action="store_false", default=None, help="Write no such page.")
+    group.add_argument(
+        "--prices",
+        metavar="FILE",
+        help="Prices as millrace plan takes them: with --machine_type the report tells what the job's time costs.",
     )
 
 

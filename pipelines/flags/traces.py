@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.traces import ROUTE, Traces, check_traces_extra
+from millrace.model_manager.wire.extras import check_traces_extra
+from millrace.model_manager.wire.traces import ROUTE, Traces
 
 _OF_TRACES, _OF_ALL = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Variables of the environment: a whole URL, and what `/v1/traces` comes after."""

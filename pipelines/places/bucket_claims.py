@@ -15,6 +15,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import GoogleAPIError, NotFound, PreconditionFailed
 
+from millrace.model_manager.store.kinds_of_names import bucket_and_name
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.object_stores import explained
 
@@ -59,7 +60,7 @@ class _Claim:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        bucket, _, name = path.removeprefix("gs://").partition("/")
+        bucket, name = bucket_and_name(path)
         with explained(path, "written"):
             client: Any = FileSystems.get_filesystem(path)._gcsIO().client
         self._blob = client.bucket(bucket).blob(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import is_wanted
 from millrace.model_manager.store.gguf import file_pattern, gguf_bytes, is_gguf
-from millrace.model_manager.store.resolving import in_bucket, is_hub_name
+from millrace.model_manager.store.kinds_of_names import in_bucket, is_hub_name
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound

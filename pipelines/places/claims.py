@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from apache_beam.io.filesystems import FileSystems
 
+from millrace.model_manager.store.kinds_of_names import in_bucket
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Files
 from millrace.transforms.files.object_stores import is_local
@@ -51,7 +52,7 @@ def claimed(options: JobOptions) -> Iterator[None]:
 def claimed_files(flag: str, address: Files) -> Iterator[None]:
     """Holds the claim of one output, which `flag` names."""
     path = files_at(address).claim
-    if path.startswith("gs://"):
+    if in_bucket(path):
         with claimed_in_bucket(path, flag, str(address)):
             yield
     elif is_local(path):

@@ -21,7 +21,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_hand
 from apache_beam.runners.portability.local_job_service import BeamFnLoggingServicer
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
-from .watched_workers import Connection, DataConnection, WatchedWorkers
+from .watched_workers import DataConnection, WatchedWorkers, WorkerConnection
 
 _ANY_PORT_OF_THIS_MACHINE = "127.0.0.1:0"
 _OF_THIS_MACHINE = {python_urns.EMBEDDED_PYTHON, python_urns.EMBEDDED_PYTHON_GRPC, python_urns.SUBPROCESS_SDK}
@@ -78,7 +78,7 @@ class _LoopbackServer(worker_handlers.GrpcServer):  # type: ignore[misc, unused-
     def __init__(self, *arguments: Any) -> None:
         made = _with(worker_handlers.GrpcServer.__init__, grpc=_LoopbackGrpc, BasicLoggingService=BeamFnLoggingServicer)
         made(self, *arguments)
-        self.control_handler._connections_by_worker_id = defaultdict(Connection)
+        self.control_handler._connections_by_worker_id = defaultdict(WorkerConnection)
         self.data_plane_handler._connections_by_worker_id = defaultdict(
             functools.partial(DataConnection, worker_handlers.DATA_BUFFER_TIME_LIMIT_MS)
         )

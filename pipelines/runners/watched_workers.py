@@ -78,7 +78,7 @@ class WatchedWorkers(worker_handlers.WorkerHandlerManager):  # type: ignore[misc
                 worker.kill()
 
 
-class Connection(worker_handlers.ControlConnection):  # type: ignore[misc, unused-ignore]
+class WorkerConnection(worker_handlers.ControlConnection):  # type: ignore[misc, unused-ignore]
     """Beam's connection to a worker; one that is given up answers every request by an error, instead of never."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from .store import BatchFolder
 from .validation import line_of
 
 
-class Progress:
+class BatchProgress:
     """Counts what a job of a batch writes. Reads files, so it belongs on another thread than the event loop's."""
 
     def __init__(self, folder: BatchFolder, total: int) -> None:

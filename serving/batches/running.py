@@ -22,7 +22,7 @@ from ..requests.service import Service
 from .asking import COMMANDS, Desk
 from .finishing import Finished, Finishing
 from .job import last_words, started
-from .progress import Progress
+from .progress import BatchProgress
 from .record import Batch, Counts, Problem, Status
 from .store import Batches
 from .validation import NotValid, validate
@@ -166,7 +166,7 @@ class BatchRun:
     async def _work(self) -> None:
         """Have jobs answer the rows until all are answered, or nothing comes of it."""
         await self._save("in_progress")
-        progress = await _in_thread(Progress, self._folder, self._batch.request_counts.total)
+        progress = await _in_thread(BatchProgress, self._folder, self._batch.request_counts.total)
         await self._count(progress)
         tries = _TRIES
         while not progress.is_done and not self._is_ending():
@@ -185,7 +185,7 @@ class BatchRun:
                     async with asyncio.timeout(_PAUSE):
                         await self._ending.wait()
 
-    async def _follow(self, progress: Progress) -> None:
+    async def _follow(self, progress: BatchProgress) -> None:
         """Run a job, which goes on from what earlier ones have written, and count its rows meanwhile."""
         name, *flags = COMMANDS[self._batch.endpoint]
         places = ["--input", str(self._folder.rows), "--output", str(self._folder.answers)]
@@ -195,7 +195,7 @@ class BatchRun:
                 await self._count(progress)
         await self._count(progress)
 
-    async def _count(self, progress: Progress) -> None:
+    async def _count(self, progress: BatchProgress) -> None:
         counts = await _in_thread(progress.look)
         if counts != self._batch.request_counts:
             await self._save(self._batch.status, lasting=False, request_counts=counts)

@@ -55,7 +55,7 @@ def _most_connections() -> int:
     return max(1, soft - _SPARE) if soft != resource.RLIM_INFINITY else 2**31
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """HTTP/1.1 as uvicorn speaks it, and 1.0 without chunks."""
 
     scope: Any
@@ -274,7 +274,7 @@ class _Transport:
     client.
     """
 
-    def __init__(self, connection: Connection, cycle: Any) -> None:
+    def __init__(self, connection: HttpConnection, cycle: Any) -> None:
         self._connection, self._cycle = connection, cycle
         self._held: bytes | None = None
         """The head that is kept; None until there is a head."""

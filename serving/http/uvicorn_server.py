@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from .addresses import BACKLOG
-from .connections import Connection
+from .connections import HttpConnection
 
 _KEEP_ALIVE = 75
 """Seconds that a connection without a request stays open."""
@@ -38,7 +38,7 @@ def uvicorn_config(app: ASGIApp, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http=Connection,
+        http=HttpConnection,
         ws="none",
         lifespan="off",
         log_config=None,

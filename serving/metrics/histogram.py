@@ -20,7 +20,7 @@ class _Series:
 
 
 @dataclass
-class Histogram:
+class LabelledHistogram:
     """Observations by labels; whoever uses it has a lock."""
 
     name: str

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from millrace.model_manager.wire.messages import Output
 
 from ..http.observers import Observed
-from .histogram import Histogram
+from .histogram import LabelledHistogram
 from .machine import MODEL_LABELS, PREFIX
 
 _SECONDS = tuple(float(f"{step}e{power}") for power in range(-4, 3) for step in ("1", "2.5", "5"))
@@ -32,7 +32,7 @@ _SIZES = {
 }
 
 
-class RequestMetrics(Collector):
+class RequestCollector(Collector):
     """An observer (observers.py) that counts. Requests end in the event loop, and scrapes read on other threads."""
 
     def __init__(self, model: Callable[[], tuple[str, str]]) -> None:
@@ -43,7 +43,7 @@ class RequestMetrics(Collector):
         self._ended = Counter[tuple[str, str, str]]()
         self._answers = Counter[tuple[str, str, str]]()
         self._histograms = {
-            name: Histogram(PREFIX + name, meaning, MODEL_LABELS, bounds)
+            name: LabelledHistogram(PREFIX + name, meaning, MODEL_LABELS, bounds)
             for names, bounds in ((_TIMES, _SECONDS), (_SIZES, _TOKENS))
             for name, meaning in names.items()
         }

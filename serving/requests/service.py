@@ -21,7 +21,7 @@ from ..http.errors import HttpError, too_busy
 from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
 from ..metrics.machine import MachineMetrics
-from ..metrics.requests import RequestMetrics
+from ..metrics.requests import RequestCollector
 from ..metrics.snapshot import ReadStatus, snapshot
 from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
@@ -29,7 +29,7 @@ from ..window.requests import RecentRequests
 from ..window.watching import Watching
 from .constraint_checks import ConstraintChecks
 from .crossing import Crossing
-from .engine import Engine
+from .opening_client import OpeningClient
 from .submitting import Submitter
 from .turns import Places
 
@@ -68,11 +68,13 @@ class Served:
 class Service:
     """Made in the event loop that it serves; `close` ends its threads."""
 
-    def __init__(self, settings: ServeConfig, served: Served, engine: Engine, observers: Sequence[Observer]) -> None:
+    def __init__(
+        self, settings: ServeConfig, served: Served, engine: OpeningClient, observers: Sequence[Observer]
+    ) -> None:
         self.settings = settings
         self.served = served
         self.engine = engine
-        requests = RequestMetrics(lambda: (engine.client.info.name, engine.client.key))
+        requests = RequestCollector(lambda: (engine.client.info.name, engine.client.key))
         self._recent = RecentRequests()
         self.observers = Observers([*observers, requests, self._recent])
         self.watching = Watching(self._figures)

@@ -1,5 +1,6 @@
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+from apache_beam.runners.portability.prism_runner import PrismRunner
 
 from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError
@@ -13,6 +14,7 @@ from millrace.transforms.runners import (
     known,
     lift_job_timeout,
     runner_of,
+    running,
     runs_here,
 )
 
@@ -38,6 +40,16 @@ def test_a_runner_is_known_by_its_name_with_its_module_or_without(flags: list[st
 def test_beams_other_runners_are_known_by_name_alone() -> None:
     assert known("SparkRunner") == Runner(name="SparkRunner")
     assert known("FooRunner") is None
+
+
+def test_a_class_made_of_a_runners_class_has_its_facts() -> None:
+    class Mine(PrismRunner):
+        pass
+
+    mine = running(Mine())
+    assert (mine.name, mine.tries_again) == ("Mine", True)
+    assert mine.is_on_this_machine
+    assert mine.spins_without_outputs
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from ..extract import Extract
 from ..generate import Generate
 from ..models.client import Opener, open_engine_client
 from ..requests.model_transform import ModelTransform
-from ..requests.row_transform import RowTransform
+from ..requests.row_output import RowOutputTransform
 from ..score import Score
 from ..tasks import (
     MAX_TOKENS,
@@ -169,7 +169,7 @@ class _RowTransform(beam.PTransform):
     _task: type[TaskSettings]
     _transform_type: Callable[..., ModelTransform]
     _result: tuple[RowTypeConstraint, Callable[[Any], beam.Row]] | None = None
-    """The type of the new field, and a result as one; by default the rows of a RowTransform."""
+    """The type of the new field, and a result as one; by default the rows of a RowOutputTransform."""
 
     def __init__(self, *, open_client: Opener = open_engine_client, **settings: Any) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class _RowTransform(beam.PTransform):
         )
         self._transform = transform
         if self._result is None:
-            assert isinstance(transform, RowTransform)
+            assert isinstance(transform, RowOutputTransform)
             self._result = row_type(transform.row_type), _as_it_is
         self._result_type, self._as_row = self._result
 

@@ -18,6 +18,7 @@ from google.api_core.exceptions import ClientError, RetryError
 from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
 
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, StorageError
+from millrace.model_manager.wire.extras import pip_install
 
 _PAUSES = (0.1, 0.5)
 """Seconds between one attempt and the next."""
@@ -43,7 +44,7 @@ def explained(path: str, done: str) -> Iterator[None]:
         yield
     except Exception as error:
         if _lacks_boto3(error):
-            raise ConfigError(f"{path}: s3:// needs boto3: pip install 'beam-millrace[s3]'") from None
+            raise ConfigError(f"{path}: s3:// needs boto3: {pip_install('s3')}") from None
         if is_local(path) or isinstance(error, MillraceError):
             if isinstance(error, OSError) and error.errno is not None and error.filename is None:
                 error.filename = path  # a full disk, and a file that is too large, do not name theirs

@@ -56,7 +56,7 @@ class Example(NamedTuple):
 
 
 @dataclass
-class Failure:
+class FailureGroup:
     """Dead letters of a class."""
 
     error: str
@@ -91,7 +91,7 @@ class Report:
     ended: Sequence[tuple[str, int]]
     engine: Sequence[tuple[str, str]]
     engine_unknown: str
-    failures: Sequence[Failure]
+    failures: Sequence[FailureGroup]
     rows: Sequence[ShownRow]
     sample_title: str
     sample_note: str
@@ -195,20 +195,20 @@ def _share(part: int, whole: int, unit: str = "") -> str:
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def failures_of(letters: Table | None, counted: dict[str, int]) -> tuple[list[Failure], list[Row]]:
+def failures_of(letters: Table | None, counted: dict[str, int]) -> tuple[list[FailureGroup], list[Row]]:
     """Dead letters by class with examples, and a few whole ones. `counted`: the job's counters, which win."""
-    found: dict[str, Failure] = {}
+    found: dict[str, FailureGroup] = {}
     rows = Counter[str]()
     for row in letters.scan() if letters else ():
         error = facts_of(row).kind
         rows[error] += 1
-        failure = found.setdefault(error, Failure(error, 0)) if len(found) < _CLASSES else found.get(error)
+        failure = found.setdefault(error, FailureGroup(error, 0)) if len(found) < _CLASSES else found.get(error)
         if failure is not None and len(failure.examples) < _EXAMPLES:
             said = row.get("error")
             why = said.get("message") if isinstance(said, dict) else row.get("reason")
             failure.examples.append(Example(clipped(row.get("id"), 200), clipped(why, 400)))
     for error, count in (counted or rows).items():
-        found.setdefault(error, Failure(error, 0)).rows = count
+        found.setdefault(error, FailureGroup(error, 0)).rows = count
     ordered = sorted(found.values(), key=lambda each: (-each.rows, each.error))
     return ordered[: 2 * _CLASSES], letters.read(0, _LETTERS) if letters else []
 

@@ -31,7 +31,7 @@ from ...pages.texts import harmless
 from ...places.endpoints import files_at, files_of, input_format_of
 from ...words import AGAIN, RAN, STARTUP, reasons, span, speeds
 from ..summary import Outcome
-from .content import Failure, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
+from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
 from .record import ReadStatus, Recorder
 from .settings import cost_of, prices_of, settings_of
 
@@ -247,7 +247,7 @@ def _how_it_broke(error: BaseException, temporary: str) -> tuple[str, list[str]]
     return "failed", [f"Failed: {harmless(said[:600])}", f"--resume goes on from what is in {temporary}."]
 
 
-def _as_written(outcome: Outcome, digest: Digest, failures: list[Failure]) -> Outcome:
+def _as_written(outcome: Outcome, digest: Digest, failures: list[FailureGroup]) -> Outcome:
     """Counts of what is in the files of a job that did not end."""
     return replace(
         outcome,

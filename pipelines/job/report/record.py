@@ -35,7 +35,7 @@ class EngineCounts(NamedTuple):
     accepted_tokens: int = 0
 
 
-class Engine:
+class EngineRecord:
     """The engines of one model."""
 
     def __init__(self, start: ModelStatus | None) -> None:
@@ -67,7 +67,7 @@ class Recorder:
     def __init__(self, job: str, models: Callable[[str], bool], read: ReadStatus) -> None:
         """`models`: whether a model, by its name, is one of the job's."""
         self.series = Series()
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, EngineRecord] = {}
         """By the models' keys."""
         self.is_shared = False
         """Another job's requests ran beside."""
@@ -102,7 +102,7 @@ class Recorder:
             self.series.add(self._counts.point(Sample(time.monotonic(), 0, 0)))  # the first requests run
         for model in ours:
             if model.key not in self.engines:
-                self.engines[model.key] = Engine(model if is_first else None)
+                self.engines[model.key] = EngineRecord(model if is_first else None)
             self.engines[model.key].add(model)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.gguf import read_gguf
-from millrace.model_manager.store.resolving import is_hub_name
+from millrace.model_manager.store.kinds_of_names import is_hub_name
 from millrace.model_manager.store.revisions import check_revision, revision_of
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound
 from tests.model_manager.backends.gguf_files import write_gguf

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from millrace.model_manager.wire import traces
+from millrace.model_manager.wire import extras
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.traces import Traces, check_traces_extra
+from millrace.model_manager.wire.extras import check_traces_extra
+from millrace.model_manager.wire.traces import Traces
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_missing_extra_is_one_sentence_with_its_command(monkeypatch: pytest.Mo
             raise ModuleNotFoundError(name)
         return importlib.util.find_spec(name)
 
-    monkeypatch.setattr(traces, "find_spec", lacking)
+    monkeypatch.setattr(extras, "find_spec", lacking)
     with pytest.raises(ConfigError) as refused:
         check_traces_extra()
     said = str(refused.value)

@@ -23,7 +23,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """A server whose connections have a tenth of a second for their headers."""
     monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.1)
     app = Starlette(routes=[Route("/", lambda _request: PlainTextResponse("there"))])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http=connections.Connection, lifespan="off", log_level="error"))
+    config = uvicorn.Config(app, port=0, http=connections.HttpConnection, lifespan="off", log_level="error")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     eventually(lambda: server.started)

@@ -13,7 +13,7 @@ from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStat
 from millrace.model_manager.wire.timings import Timings
 from millrace.serving.http.observers import Observed
 from millrace.serving.metrics.machine import MachineMetrics
-from millrace.serving.metrics.requests import RequestMetrics
+from millrace.serving.metrics.requests import RequestCollector
 
 STATS = EngineStats(
     running=3,
@@ -57,7 +57,7 @@ def machine_families() -> Iterator[Metric]:
 
 def request_families() -> Iterator[Metric]:
     """The metrics of a server that has answered one request."""
-    requests = RequestMetrics(lambda: ("tiny", "tiny-1"))
+    requests = RequestCollector(lambda: ("tiny", "tiny-1"))
     request = Observed("/v1/completions", status=200, generated_tokens=3, outputs=(answer(3),))
     requests.started(request)
     requests.finished(request)

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from millrace.serving.http.observers import Observed
-from millrace.serving.metrics.requests import RequestMetrics
+from millrace.serving.metrics.requests import RequestCollector
 from tests.serving.metrics.scrapes import Scrape, answer, scraped
 from tests.serving.servers import Server, fake_server, running
 from tests.waiting import eventually
@@ -22,7 +22,7 @@ COUNTED = ("e2e_request_latency_seconds", "time_to_first_token_seconds", "reques
 
 
 def counted(*requests: Observed) -> Scrape:
-    metrics = RequestMetrics(lambda: ("tiny", "tiny-1"))
+    metrics = RequestCollector(lambda: ("tiny", "tiny-1"))
     for request in requests:
         metrics.started(request)
         metrics.finished(request)

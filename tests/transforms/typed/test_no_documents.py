@@ -19,7 +19,7 @@ from millrace.transforms.elements.prompts import as_prompt
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.reading.file_ranges import match_files, split_file
 from millrace.transforms.reading.read_rows import read_range
-from millrace.transforms.requests.row_transform import RowTransform
+from millrace.transforms.requests.row_output import RowOutputTransform
 from millrace.transforms.typed.documents import rows_of_documents
 from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.running import check, pipeline
@@ -105,7 +105,7 @@ ELEMENTS = [17, True, None, {"text": 17}, {"text": ""}, {"text": "Anna", "n": np
 
 @pytest.mark.parametrize("name", ["Extract", "Classify"])
 def test_neighbours_of_what_is_no_document_are_answered(name: str) -> None:
-    transforms: dict[str, RowTransform] = {
+    transforms: dict[str, RowOutputTransform] = {
         "Extract": Extract(Named, MODEL, details=True, open_client=ConstrainedClient),
         "Classify": Classify(["a", "b"], MODEL, open_client=StandInClient),
     }

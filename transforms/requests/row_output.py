@@ -12,7 +12,7 @@ from ..typed.beam_rows import known_to_workers
 from .model_transform import ModelTransform, keyed_as
 
 
-class RowTransform(ModelTransform):
+class RowOutputTransform(ModelTransform):
     """A row for each prompt, keyed as it came."""
 
     _gives_results = False

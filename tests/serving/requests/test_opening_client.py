@@ -9,7 +9,7 @@ import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import EngineError, ManagerUnavailable, ModelNotFound
-from millrace.serving.requests.engine import Engine
+from millrace.serving.requests.opening_client import OpeningClient
 
 
 class Client:
@@ -28,7 +28,7 @@ def test_there_is_no_client_before_the_model_is_loaded() -> None:
         assert may_open.wait(60)
         return cast("EngineClient", client)
 
-    engine = Engine(opener)
+    engine = OpeningClient(opener)
     engine.start()
     with pytest.raises(ManagerUnavailable, match="not loaded yet"):
         _ = engine.client
@@ -45,7 +45,7 @@ def test_a_manager_that_is_not_there_is_asked_again_until_the_server_ends() -> N
         tried.set()
         raise ManagerUnavailable("no manager answers")
 
-    engine = Engine(opener)
+    engine = OpeningClient(opener)
     engine.start()
     assert tried.wait(60)
     engine.close()
@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_loaded_is_told(error: Exception, told: type[Exce
     def opener(_: threading.Event) -> EngineClient:
         raise error
 
-    engine = Engine(opener)
+    engine = OpeningClient(opener)
     engine.start()
     assert isinstance(engine.opened.exception(60), told)
     engine.close()

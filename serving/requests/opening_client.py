@@ -21,7 +21,7 @@ Opener = Callable[[threading.Event], EngineClient]
 """Opens a client; ends with an error once the event is set."""
 
 
-class Engine:
+class OpeningClient:
     """A client that is there, is on its way, or failed for good; a thread opens it."""
 
     def __init__(self, opener: Opener) -> None:
