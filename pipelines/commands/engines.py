@@ -81,10 +81,10 @@ def _row(backend: Backend, found: EngineState) -> tuple[str, str, str, str]:
 
 def _version(backend: Backend) -> str:
     """The version that is installed, else the one that would be; millrace's own for an engine without packages."""
-    if not backend.packages:
-        return millrace.__version__
-    pinned: str = backend.packages[0].partition("==")[2]
-    return installed_version(backend) or pinned
+    if backend.packages:
+        return installed_version(backend) or backend.packages[0].partition("==")[2]
+    own: str = millrace.__version__
+    return own
 
 
 def _installable() -> list[str]:
