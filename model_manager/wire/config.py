@@ -94,7 +94,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kv_cache_gib: float | None = None
     """GiB of KV cache; by default sized from the memory there is."""
     num_threads: int | None = None
-    """Threads the engine computes with on a CPU; by default, the cores this process may use."""
+    """Threads the engine computes with on a CPU; by default, OMP_NUM_THREADS of its manager, or all cores."""
     num_engines: int | None = None
     """Inference processes that share the requests; by default one for every `tensor_parallel` GPUs, or one on a CPU."""
     tensor_parallel: int = 1
