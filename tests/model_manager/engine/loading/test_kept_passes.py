@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,8 @@ def test_the_oldest_passes_are_forgotten(folder: Path, kept_in: Path, monkeypatc
     assert [_pass(folder, max_model_len=100 + age).is_kept() for age in range(5)] == [False, False, True, True, True]
 
 
-def _keep_often(folder: Path, times: int) -> None:
+def _keep_often(folder: Path, times: int, ready: Event) -> None:
+    ready.set()
     for _ in range(times):
         _pass(folder).keep()
         assert _pass(folder).is_kept()
@@ -158,12 +160,13 @@ def _keep_often(folder: Path, times: int) -> None:
 
 def test_starts_at_the_same_time_do_not_disturb_each_other(folder: Path, kept_in: Path) -> None:
     starting = multiprocessing.get_context("spawn")
-    processes = [starting.Process(target=_keep_often, args=(folder, 50)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    ready = starting.Event()
+    process = starting.Process(target=_keep_often, args=(folder, 50, ready))
+    process.start()
+    assert ready.wait(60)
+    _keep_often(folder, 50, ready)
+    process.join()
+    assert process.exitcode == 0
     assert _pass(folder).is_kept()
     assert len(list((kept_in / "checks").iterdir())) == 1
 

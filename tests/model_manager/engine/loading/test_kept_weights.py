@@ -12,6 +12,7 @@ import resource
 import shutil
 import stat
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -284,7 +285,6 @@ def test_a_load_that_fails_keeps_nothing(folder: Path, kept_in: Path, monkeypatc
 
 
 def _load_often(folder: Path, times: int) -> None:
-    kept_weights._LEAST_BYTES = 0
     for at in range(times):
         _logits(_load(folder))
         if at % 2:
@@ -294,14 +294,21 @@ def _load_often(folder: Path, times: int) -> None:
     _load(folder)
 
 
+def _load_often_elsewhere(folder: Path, times: int, ready: Event) -> None:
+    kept_weights._LEAST_BYTES = 0
+    ready.set()
+    _load_often(folder, times)
+
+
 def test_two_loads_at_once_do_not_disturb_each_other(folder: Path, kept_in: Path, reads: _Reads) -> None:
     starting = multiprocessing.get_context("spawn")
-    processes = [starting.Process(target=_load_often, args=(folder, 10)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    ready = starting.Event()
+    process = starting.Process(target=_load_often_elsewhere, args=(folder, 10, ready))
+    process.start()
+    assert ready.wait(60)
+    _load_often(folder, 10)
+    process.join()
+    assert process.exitcode == 0
     _load(folder)
     assert len(_files(kept_in)) == 1
     reads.count = 0
