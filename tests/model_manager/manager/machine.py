@@ -114,11 +114,7 @@ class Machine:
 
     def wait_until_gone(self) -> None:
         """No process, socket, lock or folder is left."""
-        eventually(lambda: not self.processes() and not self.runtime.exists(), f"nothing left: {self.left()}")
-
-    def left(self) -> object:
-        files = [path.name for path in self.runtime.iterdir()] if self.runtime.exists() else []
-        return [process.cmdline() for process in self.processes()], files
+        eventually(lambda: not self.runtime.exists() and not self.processes(), "nothing left")
 
     def clean_up(self) -> None:
         for worker in self._workers:
