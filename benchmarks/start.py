@@ -5,7 +5,7 @@
 Each round starts a fresh process for each engine and dtype in turn, which loads the checkpoint and answers a request of
 128 tokens with one. Medians of the rounds; `peak_rss_mb` is VmHWM, beside what the weights and the touched part of the
 KV cache come to, where the side can name them. A round before the first, which is not counted, brings the files into
-the system's cache. The last line is JSON.
+the system's cache. The last line is JSON. `millrace-first-load` and `millrace-second-load` are started by a manager.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, ENGINES
 from benchmarks.contest import Contestant, started
 from benchmarks.environments import cache_folder
+from benchmarks.managed_start import FIRST, SECOND, ManagedStart, load
 from benchmarks.results import Match, conclude
 from benchmarks.sides import Unsupported
 from benchmarks.workload import SHAPES, write_checkpoints
+
+Started = Contestant | ManagedStart
+_NAMES = (*ENGINES, FIRST, SECOND)
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,9 @@ class Start:
         )
 
 
-def measure(matches: list[tuple[str, Match]], rounds: int, start: Callable[[str, Match], Contestant]) -> list[Start]:
+def measure(matches: list[tuple[str, Match]], rounds: int, start: Callable[[str, Match], Started]) -> list[Start]:
     """The starts of (engine, match), rounds interleaved; one that a side cannot do is left out, with a printed line."""
-    seen: dict[tuple[str, Match], list[Contestant]] = {}
+    seen: dict[tuple[str, Match], list[Started]] = {}
     for number, (name, match) in itertools.product(range(rounds + 1), matches):
         with suppress(Unsupported):
             side = start(name, match)
@@ -65,7 +69,7 @@ def measure(matches: list[tuple[str, Match]], rounds: int, start: Callable[[str,
     return [_median(name, match, sides) for (name, match), sides in seen.items()]
 
 
-def _median(name: str, match: Match, sides: list[Contestant]) -> Start:
+def _median(name: str, match: Match, sides: list[Started]) -> Start:
     return Start(
         engine=name,
         shape=match.shape,
@@ -83,14 +87,14 @@ def _arguments() -> argparse.Namespace:
     shapes, dtypes = ", ".join(SHAPES), ", ".join(DTYPES)
     parser.add_argument("--shape", default="opt-125m", help=f"random weights in these shapes, commas between: {shapes}")
     parser.add_argument("--dtype", default="all", help=f"comma-separated of {dtypes}, or all of them")
-    parser.add_argument("--engines", default="millrace,openvino-genai", help=f"comma-separated of {', '.join(ENGINES)}")
+    parser.add_argument("--engines", default="millrace,openvino-genai", help=f"comma-separated of {', '.join(_NAMES)}")
     parser.add_argument("--rounds", type=int, default=5, help="starts of each, after one that is not counted")
     parser.add_argument(
         "--checkpoints", type=Path, default=cache_folder() / "checkpoints", help="folder of checkpoints"
     )
     parser.add_argument("--results", type=Path, help="file to keep the last line in")
     arguments = parser.parse_args()
-    known = {"shape": SHAPES, "dtype": DTYPES, "engines": tuple(ENGINES)}
+    known = {"shape": SHAPES, "dtype": DTYPES, "engines": _NAMES}
     for name, choices in known.items():
         given = getattr(arguments, name)
         chosen = list(DTYPES) if (name, given) == ("dtype", "all") else given.split(",")
@@ -102,7 +106,7 @@ def _arguments() -> argparse.Namespace:
 
 def _matches(arguments: argparse.Namespace) -> Iterator[tuple[str, Match]]:
     for shape, dtype, name in itertools.product(arguments.shape, arguments.dtype, arguments.engines):
-        if dtype in ENGINES[name].dtypes:
+        if name not in ENGINES or dtype in ENGINES[name].dtypes:
             yield name, Match(shape, "uniform", dtype)
 
 
@@ -111,7 +115,9 @@ def main() -> None:
     arguments = _arguments()
     write_checkpoints(arguments.checkpoints, tuple(arguments.shape))
 
-    def start(name: str, match: Match) -> Contestant:
+    def start(name: str, match: Match) -> Started:
+        if name in (FIRST, SECOND):
+            return load(name, arguments.checkpoints / match.shape, match.dtype)
         with started(name, match, arguments.checkpoints) as side:
             return side
 

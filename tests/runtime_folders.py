@@ -1,4 +1,4 @@
-"""What belongs to a runtime folder: what its manager says, and the processes that were started for it."""
+"""What belongs to a runtime folder: what its manager says, its processes, and a model that a test holds there."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
+import pytest
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.messages import Status
 
@@ -27,3 +30,16 @@ def processes_of(runtime: Path) -> Iterator[psutil.Process]:
         mine = (process.info["environ"] or {}).get("MILLRACE_RUNTIME_DIR") == str(runtime)
         if mine and process.pid != os.getpid():
             yield process
+
+
+EMBEDDED = ModelConfig(model=EMBEDDED_MODEL)
+
+
+@contextlib.contextmanager
+def model_loaded(runtime: Path, model: ModelConfig = EMBEDDED) -> Iterator[None]:
+    """In the block, jobs of this folder find the model in memory: a client holds it from one job to the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_RUNTIME_DIR", str(runtime))
+        with EngineClient.open(model):
+            yield
+        stop_models(runtime)

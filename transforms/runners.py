@@ -12,10 +12,10 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from millrace.model_manager.wire.config import ManagerConfig
 
 _log = logging.getLogger(__name__)
-_PATIENT = {"linger": 120.0, "orphan_grace": 120.0}
-"""Seconds; a runner that has to notice first that a machine is gone takes its time."""
-_RESUMABLE = {"orphan_grace": 60.0}
+_RESUMABLE = {"orphan_grace": 120.0}
 """Seconds; somebody has to notice that the job is gone, and the next one takes its time to start."""
+_PATIENT = {"linger": 120.0, **_RESUMABLE}
+"""Seconds; a runner that has to notice first that a machine is gone takes its time."""
 
 _JOB_SERVER_TIMEOUT = 300
 """Seconds: Beam's default of `--job_server_timeout`."""

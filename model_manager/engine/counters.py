@@ -33,7 +33,8 @@ class Counted(TypedDict):
 class EngineCounters:
     """Counters since the start; memory is read at most once a second."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], shared: int = 0) -> None:
+        """`shared`: bytes of this process's memory that count as another's."""
         self.steps = 0
         self._clock = clock
         self._prompt_tokens = 0
@@ -46,6 +47,7 @@ class EngineCounters:
         self._batches = Throughput(clock())
         self._blocks = Throughput(clock())
         self._process = psutil.Process()
+        self._shared = shared
         self._memory_at: float | None = None
         self._memory_mb = 0.0
 
@@ -81,7 +83,7 @@ class EngineCounters:
         now = self._clock()
         if self._memory_at is None or now - self._memory_at >= _MEMORY_INTERVAL:
             self._memory_at = now
-            self._memory_mb = self._process.memory_info().rss / 2**20
+            self._memory_mb = (self._process.memory_info().rss - self._shared) / 2**20
         steps = max(self._steps_lately.total(now), 1)
         return Counted(
             steps=self.steps,

@@ -29,6 +29,7 @@ from .interface import AdapterSlots, ModelRunner, StepResult
 from .launched_step import LaunchedStep
 from .lora.loaded_adapters import LoadedAdapters
 from .prompt_outputs import PromptOutputs
+from .resident_memory import shared_with_template
 from .sampling.sampler import LaunchedSamples, Sampler, Samples
 from .scheduling.admission import admitted
 from .scheduling.batch_table import BatchTable, Scheduled
@@ -96,7 +97,7 @@ class LLMEngine:
         self._ended: list[Sequence] = []  # ended without a token: aborted, overdue, or complete on arrival
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
-        self._counters = EngineCounters(clock)
+        self._counters = EngineCounters(clock, shared_with_template())
         self._speculation = Speculation(
             drafter_of(config, self._table, draft_runner),
             policy or Policy.of(config.num_speculative_tokens, info.device, info.vocab_size),

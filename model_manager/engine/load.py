@@ -10,36 +10,18 @@ from ..wire.imports import importing
 from .interface import Engine
 
 
-def load(config: ModelConfig, folder: Path) -> Engine:
-    """The engine of a model's folder, ready to run; raises ModelError or ConfigError."""
+def import_engine() -> None:
+    """Import what an engine needs whatever its model is: seconds. Touches no device, starts no thread of torch."""
     # Read when torch loads its OpenMP. Threads that spin while they wait starve those they wait for as soon as another
     # process wants a core, and Beam's workers do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with importing():
-        from ..grammars.compiling import GrammarCompiler
-        from .engine import LLMEngine
-        from .loading.draft_loading import load_with_draft
-        from .resident_memory import give_back
-        from .scheduling.stopping import StopRules
-        from .tensor_parallel.leader import load_divided
+        from . import assembly  # noqa: F401
 
-    give_back()  # before the weights are loaded
-    if config.tensor_parallel > 1:
-        loaded, draft_runner = load_divided(config, folder), None
-    else:
-        loaded, draft_runner = load_with_draft(config, folder)
-    info = loaded.info
-    stop_rules = StopRules.load(folder, info.eos_token_ids)
-    grammars = (
-        GrammarCompiler(folder, info.vocab_size, info.eos_token_ids) if stop_rules.tokenizer is not None else None
-    )
-    give_back()
-    return LLMEngine(
-        loaded.runner,
-        loaded.info,
-        config,
-        stop_rules,
-        draft_runner=draft_runner,
-        adapter_slots=loaded.adapter_slots,
-        grammars=grammars,
-    )
+
+def load(config: ModelConfig, folder: Path) -> Engine:
+    """The engine of a model's folder, ready to run; raises ModelError or ConfigError."""
+    import_engine()
+    from .assembly import assemble
+
+    return assemble(config, folder)

@@ -1,4 +1,4 @@
-"""One inference process (an engine): started, sent messages, watched and ended. Knows no request.
+"""One inference process (an engine): sent messages, watched and ended. Knows no request, nor how it was started.
 
 The process is killed if it closes its socket, sends something that is no message, gives no sign of life, or spends too
 long in one step or in loading. When the manager ends, for whatever reason, the kernel ends the process too
@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
-import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..store.cache_folder import cache_folder
-from ..store.environments import engine_environment, engine_python
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import signal_name
 from ..wire.messages import (
@@ -32,8 +28,8 @@ from ..wire.messages import (
     StepReport,
 )
 from ..wire.transport import AsyncConnection, ConnectionLost, ProtocolError
+from .launching import LaunchedProcess
 
-ENGINE_MODULE = "millrace.model_manager.engine.process"
 _FIRST_SIGN_WITHIN = 60.0
 """Seconds for a new process to give its first sign of life: Python itself starts slowly on a loaded machine."""
 _SHUTDOWN_WITHIN = 3.0
@@ -43,7 +39,6 @@ _EXIT_WITHIN = 10.0
 _STDERR_LINES = 20
 _LEAKS = ("nanobind: ", " - leaked ", " - ... skipped", "See https://nanobind.")
 """How lines begin that nanobind prints about leaked objects, after the error that ended the process."""
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Report = EngineReady | EngineFailed | StepReport | Heartbeat
 """The messages of an engine that are handed on: all but heartbeats."""
@@ -63,26 +58,15 @@ class EngineProcess:
 
     def __init__(
         self,
+        process: LaunchedProcess,
+        ours: socket.socket,
         config: ModelConfig,
         folder: str,
         settings: ManagerConfig,
-        command: Sequence[str],
-        gpus: Sequence[str] = (),
     ) -> None:
-        """Start the process. If `gpus` are named, it sees no others.
-
-        Call it from the main thread only: the kernel ends the process when the thread that started it ends.
-        """
-        self._config = config
+        """Of a process that has just started, with our end of the socket to it."""
+        self._process = process
         self._settings = settings
-        ours, theirs = socket.socketpair()
-        try:
-            self._process = _spawn(command, theirs, config, gpus)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
         self._socket = ours
         self._start = StartEngine(config=config, folder=folder, heartbeat=settings.heartbeat)
         self._connection: AsyncConnection[EngineMessage] | None = None
@@ -218,23 +202,3 @@ class EngineProcess:
     async def _reap(self) -> None:
         while self._process.poll() is None:
             await asyncio.sleep(0.01)
-
-
-def _spawn(
-    command: Sequence[str], theirs: socket.socket, config: ModelConfig, gpus: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    fd = theirs.fileno()
-    environment: Mapping[str, str] = os.environ
-    if (python := engine_python(config)) is not None:
-        command, environment = (str(python), "-P", "-m", ENGINE_MODULE), engine_environment()
-    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "torchinductor")}  # else in the temporary folder
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    threads = {} if config.num_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(config.num_threads))
-    return subprocess.Popen(
-        [*command, "--fd", str(fd), "--model", config.model],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=[fd],
-        env={**compiled, **environment, **threads, **visible},
-    )

@@ -1,4 +1,6 @@
-"""Which GPUs there are, and which of them each engine of a model gets. Asks the driver's files, so needs no torch."""
+"""Which GPUs and cores there are, and what each engine of a model gets of them. Asks the driver's files, so needs no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import msgspec
 
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
+from ..wire.cores import usable_cores
 from ..wire.errors import ConfigError
 
 _DRIVER_WITHIN = 10.0
@@ -57,6 +60,12 @@ def gpu_memory(gpus: Sequence[str]) -> dict[str, int]:
     return {gpu: sizes[gpu] for gpu in gpus if gpu in sizes}
 
 
+def cores_of_engines() -> int:
+    """Cores that engines on the CPU divide: as many as OMP_NUM_THREADS says, where it is set, else all usable ones."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdigit() and int(told) else usable_cores()
+
+
 def engine_setups(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[EngineSetup]:
     """A setup for each engine of the model. The number is `num_engines`; by default as many as the GPUs allow with
     `tensor_parallel` GPUs each, or one on the CPU.
@@ -78,6 +87,6 @@ def engine_setups(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[
 def _on_cpu(config: ModelConfig, cores: int) -> list[EngineSetup]:
     count = config.num_engines or 1
     processes = count * config.tensor_parallel
-    if processes > 1 and config.num_threads is None:
+    if config.num_threads is None:
         config = msgspec.structs.replace(config, num_threads=max(1, cores // processes))
     return [EngineSetup(config)] * count

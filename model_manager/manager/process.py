@@ -30,8 +30,8 @@ from ..wire.runtime import RuntimeDir
 from ..wire.tcp import listening
 from .bounded_log import BoundedLog, OneLine
 from .commands import FLAG
+from .launching import ENGINE_COMMAND
 from .server import ManagerServer
-from .supervisor import ENGINE_COMMAND
 
 
 def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:

@@ -49,12 +49,13 @@ from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor, host_of
 from .finding import found_adapter, found_model
-from .gpus import gpu_memory, visible_gpus
+from .gpus import cores_of_engines, gpu_memory, visible_gpus
+from .launching import ENGINE_COMMAND
 from .memory_scheduler import MACHINE, MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
 from .searches import Found, Searches
-from .supervisor import ENGINE_COMMAND, EngineName, Supervisor
+from .supervisor import EngineName, Supervisor
 
 _TICK = 0.2
 """Seconds."""
@@ -92,7 +93,7 @@ class ManagerServer:
         self._settings = settings
         self._stays = tls is not None
         self._found_model = partial(found_model, allow_commands=allow_commands)
-        gpus, cores = visible_gpus(), len(os.sched_getaffinity(0))
+        gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
         self._clients: dict[int, _Client] = {}

@@ -6,16 +6,14 @@ A new process starts only when the process before it is gone. Knows no request.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import MillraceError
 from ..wire.messages import Message
-from .engine_process import ENGINE_MODULE, EngineProcess, Report
-
-ENGINE_COMMAND = (sys.executable, "-P", "-m", ENGINE_MODULE)
+from .engine_process import EngineProcess, Report
+from .launching import ENGINE_COMMAND, Launcher
 
 EngineName = tuple[str, int]
 """The model's key, and which of its engines."""
@@ -43,7 +41,7 @@ class Supervisor:
     def __init__(self, settings: ManagerConfig, listener: Listener, command: Sequence[str] = ENGINE_COMMAND) -> None:
         self._settings = settings
         self._listener = listener
-        self._command = command
+        self._launcher = Launcher(command)
         self._engines: dict[EngineName, EngineProcess] = {}
         self._lives: dict[EngineName, asyncio.Task[None]] = {}
         self._locks: dict[EngineName, asyncio.Lock] = {}
@@ -83,6 +81,7 @@ class Supervisor:
             self.stop(name)
         while self._tasks:
             await asyncio.wait(self._tasks)
+        self._launcher.close()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -100,10 +99,11 @@ class Supervisor:
             while self._ending:
                 await asyncio.wait(self._ending.copy())
             try:
-                engine = self._engines[name] = EngineProcess(config, folder, self._settings, self._command, gpus)
+                process, ours = await self._launcher.launch(config, gpus)
             except (OSError, MillraceError) as error:
                 self._listener.engine_died(name, f"its process cannot be started: {error}", load_failed=True)
                 return
+            engine = self._engines[name] = EngineProcess(process, ours, config, folder, self._settings)
             death = await engine.run(lambda message: self._hear(name, engine, message))
         if self._engines.get(name) is engine:
             del self._engines[name]

@@ -94,7 +94,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kv_cache_gib: float | None = None
     """GiB of KV cache; by default sized from the memory there is."""
     num_threads: int | None = None
-    """Threads the engine computes with on a CPU; by default, the cores this process may use."""
+    """Threads the engine computes with on a CPU; by default, OMP_NUM_THREADS of its manager, or all cores."""
     num_engines: int | None = None
     """Inference processes that share the requests; by default one for every `tensor_parallel` GPUs, or one on a CPU."""
     tensor_parallel: int = 1
@@ -221,7 +221,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Deaths of its engine that a request may be running at before it alone is failed."""
     orphan_grace: float = 10.0
     """How long the requests of a client that died go on, and its model stays loaded, for a retry or `--resume` to take
-    them over. A job that writes files asks for 60, on Flink and Dataflow for 120; the manager may give more."""
+    them over. A job that writes files, or is on Flink or Dataflow, asks for 120; the manager may give more."""
     results_kept: float = 600.0
     """How long a finished result waits for a retry to ask for it again."""
     results_kept_mib: float = 64.0

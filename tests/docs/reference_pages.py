@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import msgspec
@@ -22,6 +22,7 @@ from prometheus_client.metrics_core import Metric
 
 import millrace
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, COMMON_SETTINGS, Backend
+from millrace.model_manager.wire.config import Quantization
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
 from millrace.model_manager.wire.field_docs import field_docs
 from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
@@ -296,6 +297,49 @@ def engines() -> Iterator[str]:
         yield from _table(("", ""), _facts(backend).items())
 
 
+def capabilities() -> Iterator[str]:
+    """One table: what each back end can do."""
+    shown = [backend for backend in BACKENDS.values() if backend.name != "fake"]
+    told = [_abilities(backend) for backend in shown]
+    rows = [(name, *(each[name] for each in told)) for name in told[0]]
+    yield from _table(("", *(f"`{backend.name}`" for backend in shown)), rows)
+
+
+def _abilities(backend: Backend) -> dict[str, str]:
+    def yes(holds: bool) -> str:
+        return "yes" if holds else "–"
+
+    parameters, settings = backend.parameters, backend.settings
+    by_dialect = "" if backend.fetches_files else ", by dialect"
+    return {
+        "generate": yes("generate" in backend.tasks),
+        "score, classify": yes("score" in backend.tasks),
+        "embed": yes("embed" in backend.tasks),
+        "extract": yes(backend.can("extract")),
+        "constraints": (", ".join(sorted(backend.constraints)) or "–") + by_dialect * bool(backend.constraints),
+        "seeds": yes("seed" in parameters) + by_dialect,
+        "log-probabilities": yes("logprobs" in parameters),
+        "stop strings": yes("stop" in parameters) + by_dialect,
+        "priorities": yes("priority" in parameters),
+        "LoRA": yes("max_loras" in settings),
+        "goes on from tokens after its death": _GO_ON[backend.continues],
+        "takes": backend.takes,
+        "weights": backend.files if backend.fetches_files else "the server's",
+        "`quantization`": ", ".join(_quantizations(backend)) or "–",
+        "tensor parallelism": yes("tensor_parallel" in settings),
+        "NVIDIA GPUs": "its servers'" if not backend.fetches_files else yes(backend.uses_gpus),
+        "package": _names(backend.packages[:1]) or "millrace's",
+        "package for GPUs": _names(backend.cuda_packages[:1]) or "–",
+    }
+
+
+def _quantizations(backend: Backend) -> tuple[str, ...]:
+    if "quantization" not in backend.settings:
+        return ("the file's",) if backend.files == "gguf" else ()
+    taken = backend.values.get("quantization", get_args(Quantization))
+    return tuple(each for each in taken if each != "none")
+
+
 def _facts(backend: Backend) -> dict[str, str]:
     lacks = _names(ALL_PARAMETERS - backend.parameters - {"constraint"}) or "none"
     constraints = _names(backend.constraints) or "none"
@@ -306,6 +350,7 @@ def _facts(backend: Backend) -> dict[str, str]:
         "what it is": backend.summary,
         "tasks": _names(backend.tasks),
         "packages": _names(backend.packages) or "millrace's",
+        "packages for NVIDIA GPUs": _names(backend.cuda_packages) or ("none" if backend.packages else "millrace's"),
         "weights": backend.files if backend.fetches_files else "the server's",
         "files of its own format, loaded as they are": _names(backend.own_files[:2]) or "none",
         "takes prompts as": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
@@ -322,6 +367,7 @@ def _filled(text: str) -> Iterator[str]:
 
 
 _DIALECTS = "../how-to/servers.md#dialects"
+_GO_ON = {"all": "all rows", "unseeded": "all but seeded samples", "greedy": "greedy rows", "none": "–"}
 _AFTER_DEATH = {
     "all": "continues from its tokens",
     "unseeded": "continues from its tokens; starts again with a constraint, or with a seed and a temperature",
@@ -334,7 +380,10 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in (names if isinstance(names, tuple) else sorted(names)))
 
 
-_ALL = (flags, rows, parameters, metrics, status, figures, machine_metrics, server_metrics, error_classes, engines)
+_ALL = (
+    *(flags, rows, parameters, metrics, status, figures, machine_metrics, server_metrics, error_classes),
+    *(engines, capabilities),
+)
 PARTS = {each.__name__: each for each in _ALL}
 """The tables, by the names of their marks."""
 

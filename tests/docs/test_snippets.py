@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.runtime_folders import model_loaded
+
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
     r"(?P<skip><!-- not run: [^>]+-->\n)?```(?P<language>sh|python|yaml|java)\n(?P<code>.*?)```"
@@ -46,34 +48,31 @@ PAGES = [
 
 
 @pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("rt")
-    yield folder / "rt"
-    stop = [sys.executable, "-m", "millrace", "stop"]
-    subprocess.run(stop, env=os.environ | {"MILLRACE_RUNTIME_DIR": f"{folder}/rt"}, capture_output=True, check=True)
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with model_loaded(tmp_path_factory.mktemp("rt") / "rt"):
+        yield
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_run(page: str, runtime: Path, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     shutil.copytree(ROOT / "deploy/dataflow", tmp_path / "deploy/dataflow")
     shutil.copytree(ROOT / "examples/prompts", tmp_path / "prompts")
-    env = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     for block in blocks(page):
         ended = subprocess.run(
-            _command(block, tmp_path), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+            _command(block), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
         )
         assert ended.returncode == 0, f"{block.code}\n{ended.stderr}"
         assert block.printed in (None, ended.stdout), f"{block.code}\n{ended.stdout}\n{ended.stderr}"
 
 
-def _command(block: Block, folder: Path) -> list[str]:
+def _command(block: Block) -> list[str]:
     if block.language == "sh":
         return ["bash", "-e", "-c", block.code]
     if block.language == "python":
         return [sys.executable, "-c", block.code]
-    assert block.language == "yaml", f"nothing here runs {block.language}: {block.code}"
-    (folder / "pipeline.yaml").write_text(block.code, encoding="utf-8")
-    return [sys.executable, "-m", "millrace", "yaml", "pipeline.yaml"]
+    raise AssertionError(f"nothing here runs {block.language}: {block.code}")

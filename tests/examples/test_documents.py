@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from examples.embedded_model.documents.write import EACH, example_documents, fil
 from examples.embedded_model.evaluate import EVALUATION_SEED, Judged, field_accuracy
 from examples.embedded_model.split import Example, Split
 from millrace import Extract
-from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.values import decoded, value_of
+from tests.runtime_folders import EMBEDDED, model_loaded
 from tests.transforms.constrained_client import ConstrainedClient, compiler
 
 ROOT = Path(__file__).parents[2]
@@ -144,10 +145,15 @@ def test_figures_come_out_of_extract(tmp_path: Path) -> None:
     assert sum(file.read_text().count("expected") for file in tmp_path.glob("wrong-*")) == 4
 
 
+@pytest.fixture(scope="module")
+def shipped_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with model_loaded(tmp_path_factory.mktemp("documents") / "run"):
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("shipped_model")
 @of_each_kind
-def test_the_shipped_model_finds_the_fields(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(tmp_path / "run"))
-    shares = evaluate(kind, 60, EVALUATION_SEED + 1, ModelConfig(model=EMBEDDED_MODEL), show_errors=3)
-    stop_models(tmp_path / "run")
+def test_the_shipped_model_finds_the_fields(kind: Kind) -> None:
+    shares = evaluate(kind, 60, EVALUATION_SEED + 1, EMBEDDED, show_errors=3)
     assert shares["fields"] >= 0.95

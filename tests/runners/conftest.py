@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from tests.runners.targets import ONLY_KILLED, Servers, Target, servers_in, targets
-
-_EACH = [target for target in targets() if target.name != ONLY_KILLED]
+from tests.runners.targets import Servers, servers_in
 
 
 @pytest.fixture(scope="package")
@@ -34,9 +32,3 @@ def servers(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         )
         running.command.chmod(0o755)
         yield running
-
-
-@pytest.fixture(scope="session", params=_EACH, ids=lambda target: target.name)
-def target(request: pytest.FixtureRequest) -> Target:
-    found: Target = request.param
-    return found

@@ -101,11 +101,6 @@ _TARGETS = [
     Target("prism-external", lambda s: _portable(s.prism, "EXTERNAL", s.pool), exact_counts=False),
     Target("flink-embedded-batch", lambda s: _portable(s.embedded.job_endpoint, "PROCESS", _process(s))),
     Target(
-        "flink-embedded-streaming",
-        lambda s: _portable(s.embedded.job_endpoint, "EXTERNAL", s.embedded.workers),
-        more=_STREAMING,
-    ),
-    Target(
         "flink-batch-process",
         lambda s: _portable(s.cluster.job_endpoint, "PROCESS", _process(s)),
         several_workers=True,
@@ -135,11 +130,12 @@ def targets() -> list[Target]:
     return found
 
 
-ONLY_KILLED = "flink-streaming-process"
-"""The target of a kill alone: its environment is in the batch job's tests, its mode in the other streaming job's."""
+EVERY_ENVIRONMENT = ["direct", "direct-processes", "prism-loopback", "prism-process", "prism-external"]
+EVERY_ENVIRONMENT += ["flink-embedded-batch", "flink-streaming-external"]
+"""Each runner in each of its environments; of Flink, both of its kinds, modes and environments in two targets."""
 ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
 """Each runner and mode in one environment, where every environment is too many."""
-OTHER_PROCESSES = ("direct-processes", "prism-external", "flink-batch-process")
+OTHER_PROCESSES = ("direct-processes", "prism-external", "flink-embedded-batch")
 """Each runner whose rows pass Beam's coder between processes."""
 
 

@@ -25,7 +25,7 @@ from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.generate import Generate
 from tests.job_commands import job_command
 from tests.json_lines import rows_of
-from tests.runners.targets import ONE_OF_EACH, Servers, Target, only_on
+from tests.runners.targets import EVERY_ENVIRONMENT, ONE_OF_EACH, Servers, Target, only_on
 from tests.runners.watching import nothing_is_left, watched
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
@@ -51,6 +51,7 @@ def temporary_files() -> list[Path]:
     return [path for path in found if path.name != "submission_environment_dependencies.txt"]
 
 
+@only_on(EVERY_ENVIRONMENT)
 def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     target: Target, servers: Servers, runtime: Path, prompts: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.servers.kafka import until
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
-_ON = [target for target in targets() if target.name in ("prism-process", "prism-external", "flink-batch-process")]
+_ON = [target for target in targets() if target.name in ("prism-process", "prism-external", "flink-embedded-batch")]
 
 
 @pytest.fixture(scope="module")

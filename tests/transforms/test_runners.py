@@ -75,7 +75,7 @@ def test_where_a_job_ends_with_the_first_failure_nothing_waits_longer_for_a_retr
 
 @pytest.mark.parametrize("runner", [LOCAL, PRISM])
 def test_the_requests_of_a_job_wait_for_the_one_that_resumes_it(runner: Runner) -> None:
-    assert runner.manager_config({}, is_resumable=True) == ManagerConfig(orphan_grace=60.0)
+    assert runner.manager_config({}, is_resumable=True) == ManagerConfig(orphan_grace=120.0)
     assert runner.manager_config({"orphan_grace": 3.0}, is_resumable=True).orphan_grace == 3.0
 
 

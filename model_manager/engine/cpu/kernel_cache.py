@@ -21,6 +21,7 @@ from typing import Any
 
 import numba
 from numba import cfunc, types
+from numba.core.registry import cpu_target
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,12 @@ def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
         _tell(f"{folder.parent}: compiled kernels are not kept for the next start, which takes longer: {why}")
         return _compiled_elsewhere(function, folder)
     return made
+
+
+def prepare() -> None:
+    """What Numba would do at the first kernel, half a second: list the functions that it can compile."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 def _compiled_elsewhere(function: Callable[[int], None], folder: Path) -> Any:

@@ -6,8 +6,6 @@ Knows nothing of a model but the format of its checkpoint.
 from __future__ import annotations
 
 import logging
-import os
-from pathlib import Path
 
 import torch
 
@@ -46,14 +44,6 @@ def computes_bfloat16_fast() -> bool:
     """True if this processor multiplies bfloat16 in hardware (AVX512-BF16 or AMX; on Arm, BF16)."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-
-
-def usable_cores() -> int:
-    """Cores that this process may use, ≥ 1: by its affinity and its container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    share, _, period = (quota.read_text() if quota.is_file() else "max").partition(" ")
-    return max(1, min(cores, round(int(share) / int(period)))) if share.isdigit() else cores
 
 
 def _is_fast(dtype: torch.dtype, device: torch.device) -> bool:

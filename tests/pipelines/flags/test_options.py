@@ -18,7 +18,7 @@ def test_without_flags_the_defaults_hold() -> None:
     options = parse(INPUT)
     assert options.model == ModelConfig(model=EMBEDDED_MODEL)
     assert options.sampling == SamplingParams(max_tokens=128)
-    assert options.manager == ManagerConfig(orphan_grace=60.0)
+    assert options.manager == ManagerConfig(orphan_grace=120.0)
     assert (options.input, options.output, options.if_exists) == (
         [Files("a.jsonl")],
         Files("out/completions"),

@@ -1,0 +1,95 @@
+"""Launches inference processes: forked by the template where the back end is ours, else each started anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from ..store.cache_folder import cache_folder
+from ..store.environments import engine_environment, engine_python
+from ..wire.config import ModelConfig
+from .template import ForkedProcess, Template
+
+ENGINE_MODULE = "millrace.model_manager.engine.process"
+ENGINE_COMMAND = (sys.executable, "-P", "-m", ENGINE_MODULE)
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+LaunchedProcess = subprocess.Popen[bytes] | ForkedProcess
+
+
+class Launcher:
+    """Call it from the main thread only: the kernel ends a process when the thread that started it ends."""
+
+    def __init__(self, command: Sequence[str] = ENGINE_COMMAND) -> None:
+        """`command` starts an engine; another than our own (tests) is never forked."""
+        self._command = command
+        self._template = Template() if sys.platform == "linux" and command == ENGINE_COMMAND else None
+
+    async def launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
+        """A new inference process and our end of the socket to it; raises OSError, ModelLoadFailed or ConfigError.
+
+        If `gpus` are named, it sees no others. If this is cancelled, the process ends.
+        """
+        launching = asyncio.create_task(self._launch(config, gpus))
+        try:
+            return await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            launching.add_done_callback(_end)
+            raise
+
+    def close(self) -> None:
+        """End the template."""
+        if self._template is not None:
+            self._template.close()
+
+    async def _launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
+        ours, theirs = socket.socketpair()
+        try:
+            variables = _variables(config, gpus)
+            process: LaunchedProcess | None = None
+            if self._template is not None and config.backend == "torch":
+                process = await self._template.fork(config.model, variables, theirs)
+            return process or spawn(self._command, theirs, config, variables), ours
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+
+def _end(launching: asyncio.Task[tuple[LaunchedProcess, socket.socket]]) -> None:
+    if not launching.cancelled() and launching.exception() is None:
+        process, ours = launching.result()
+        ours.close()
+        process.kill()
+        process.wait()
+
+
+def _variables(config: ModelConfig, gpus: Sequence[str]) -> dict[str, str]:
+    """What an engine finds in its environment for its settings."""
+    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "torchinductor")}  # else in the temporary folder
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+    threads = {} if config.num_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(config.num_threads))
+    return {**({} if "TORCHINDUCTOR_CACHE_DIR" in os.environ else compiled), **threads, **visible}
+
+
+def spawn(
+    command: Sequence[str], theirs: socket.socket, config: ModelConfig, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A process of the command, or of the back end's own Python, with `theirs` as its socket to this process."""
+    fd = theirs.fileno()
+    environment: Mapping[str, str] = os.environ
+    if (python := engine_python(config)) is not None:
+        command, environment = (str(python), "-P", "-m", ENGINE_MODULE), engine_environment()
+    return subprocess.Popen(
+        [*command, "--fd", str(fd), "--model", config.model],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[fd],
+        env={**environment, **variables},
+    )

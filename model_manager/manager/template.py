@@ -1,0 +1,157 @@
+"""The template (engine/template.py) as the manager sees it: started once, asked for inference processes.
+
+Knows no model. Whoever gets no process here starts one anew, which takes seconds longer and does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+log = logging.getLogger(__name__)
+
+TEMPLATE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.template")
+_READY_WITHIN = 60.0
+"""Seconds for the template to import torch, on a machine that may be very busy."""
+_FORKED_WITHIN = 10.0
+_ROOM = 256
+"""Bytes of an engine's arguments that ps can show, beside those of the template."""
+_LARGEST = 64
+"""Bytes of a message of the template: a process id."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ForkedProcess:
+    """A process that the template forked and that is this process's child; what is used of subprocess.Popen."""
+
+    def __init__(self, pid: int, stderr: IO[bytes]) -> None:
+        self.pid = pid
+        self.stderr = stderr
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Template:
+    """At most one process, started when it is first needed, and anew after it was killed.
+
+    One that ends before it is ready, since an import fails, is not started again: engines will say what is wrong.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._is_ready = False
+        self._is_broken = False
+        self._lock = asyncio.Lock()
+
+    def start(self) -> None:
+        """Start the process if there is none; raises OSError.
+
+        Only from the main thread: the kernel ends the process together with the thread that started it.
+        """
+        if self._is_ready and self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._process is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                [*TEMPLATE_COMMAND, "--fd", str(theirs.fileno()), "--room", " " * _ROOM],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    async def fork(self, model: str, variables: Mapping[str, str], connection: socket.socket) -> ForkedProcess | None:
+        """An inference process with these variables beside the manager's, which has `connection` as its end of the
+        socket to the manager. None if there is no template.
+        """
+        async with self._lock:
+            if self._is_broken:
+                return None
+            try:
+                return await self._fork(json.dumps({"model": model, "variables": dict(variables)}).encode(), connection)
+            except OSError as error:  # TimeoutError is one
+                self._is_broken = not self._is_ready
+                log.warning("engines start without what the template has imported: %s", error or "it gives no answer")
+                self.close()
+                return None
+
+    async def _fork(self, told: bytes, connection: socket.socket) -> ForkedProcess:
+        self.start()
+        assert self._socket is not None
+        if not self._is_ready:
+            await self._hear(_READY_WITHIN)
+            self._is_ready = True
+        reading, writing = os.pipe()
+        stderr = os.fdopen(reading, "rb", 0)
+        try:
+            with _adopting_orphans():
+                socket.send_fds(self._socket, [told], [connection.fileno(), writing])
+                pid = int(await self._hear(_FORKED_WITHIN))
+            if pid < 0:
+                raise OSError("it cannot fork")
+        except BaseException:
+            stderr.close()
+            raise
+        finally:
+            os.close(writing)
+        return ForkedProcess(pid, stderr)
+
+    async def _hear(self, within: float) -> bytes:
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        message = await asyncio.wait_for(loop.sock_recv(self._socket, _LARGEST), within)
+        if not message:
+            raise OSError("its process has ended")
+        return message
+
+    def close(self) -> None:
+        """End the process. Those that it forked go on."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._socket is not None:
+            self._socket.close()
+        self._process, self._socket, self._is_ready = None, None, False
+
+
+@contextlib.contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Within, processes that lose their parent become this process's children, if it is an ancestor."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

@@ -1,0 +1,143 @@
+"""Engines are forked by the template: what each has of its own, and what goes on when one of them is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.manager import template as template_module
+from millrace.model_manager.manager.launching import Launcher
+from millrace.model_manager.manager.template import ForkedProcess, Template
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import PATIENCE, Machine, kill
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a forked process becomes the manager's child on Linux")
+
+_STAND_IN = (sys.executable, "-m", "tests.model_manager.manager.stand_in_template")
+_BROKEN = (sys.executable, "-c", "raise SystemExit('no torch')")
+
+
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
+    monkeypatch.setattr(template_module, "TEMPLATE_COMMAND", _STAND_IN)
+    made = Template()
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def _forked(
+    template: Template, model: str, **variables: str
+) -> AsyncIterator[tuple[ForkedProcess, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = await template.fork(model, variables, theirs)
+        assert process is not None
+        theirs.close()
+        yield process, ours
+
+
+async def _said(connection: socket.socket) -> object:
+    return json.loads(await asyncio.to_thread(connection.recv, 2**16))
+
+
+def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forking: Template) -> None:
+    async def two() -> None:
+        async with (
+            _forked(forking, "model-a", OMP_NUM_THREADS="1") as (first, to_first),
+            _forked(forking, "model-b") as (second, to_second),
+        ):
+            before = os.environ.get("OMP_NUM_THREADS")
+            us = os.getpid()
+            assert await _said(to_first) == {"arguments": ["--model", "model-a"], "threads": "1", "parent": us}
+            assert await _said(to_second) == {"arguments": ["--model", "model-b"], "threads": before, "parent": us}
+            shown = psutil.Process(second.pid).cmdline()
+            assert "millrace.model_manager.engine.process" in shown
+            assert "model-b" in shown
+            to_first.sendall(b"3")
+            assert first.wait() == first.poll() == 3
+            assert first.stderr.read() == b"it says this"
+            assert second.poll() is None
+            second.kill()
+            assert second.wait() == -signal.SIGKILL
+            first.stderr.close()
+            second.stderr.close()
+
+    asyncio.run(two())
+
+
+def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(forking: Template) -> None:
+    async def two() -> None:
+        async with _forked(forking, "a") as (first, to_first):
+            (old,) = [each for each in psutil.Process().children() if each.pid != first.pid]
+            old.kill()
+            eventually(lambda: old.status() == psutil.STATUS_ZOMBIE)
+            assert first.poll() is None
+            async with _forked(forking, "b") as (second, to_second):
+                for process, connection in ((first, to_first), (second, to_second)):
+                    connection.sendall(b"0")
+                    assert process.wait() == 0
+                    process.stderr.close()
+
+    asyncio.run(two())
+
+
+def test_where_the_template_fails_engines_are_started_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(template_module, "TEMPLATE_COMMAND", _BROKEN)
+
+    async def two() -> None:
+        launcher = Launcher()
+        for _ in range(2):
+            process, ours = await launcher.launch(ModelConfig(backend="torch"), ())
+            assert isinstance(process, subprocess.Popen)
+            with process:
+                ours.close()
+                assert process.wait() == 0
+        launcher.close()
+
+    asyncio.run(two())
+    assert len([each for each in caplog.records if "template" in each.message]) == 1, "it was tried again"
+
+
+def test_whoever_is_killed_requests_are_answered_and_nothing_is_left(machine: Machine) -> None:
+    client = machine.open(command=MANAGER_COMMAND, backend="torch", num_threads=1, max_model_len=64)
+
+    def ask(name: str) -> list[int]:
+        params = SamplingParams(max_tokens=4, ignore_eos=True)
+        return client.submit([1, 2, 3], params, request_id=name).result(PATIENCE).token_ids
+
+    answer = ask("first")
+    engine = psutil.Process(machine.engine_pid())
+    manager = psutil.Process(engine.ppid())
+    (template,) = [each for each in manager.children() if each.name() == "millrace-warm"]
+    assert template.num_threads() == 1
+    kill(engine.pid)
+    assert ask("by its successor") == answer
+    assert {template.pid, machine.engine_pid()} == {each.pid for each in manager.children()}, "it was not forked"
+    kill(template.pid)
+    assert ask("without the template") == answer
+    kill(machine.engine_pid())
+    assert ask("by one of another template") == answer
+    left = manager.children()
+    assert len(left) == 2
+    kill(manager.pid)
+    psutil.wait_procs(left, PATIENCE)
+    assert not any(each.is_running() for each in left)
+    client.close()
+    RuntimeDir(machine.runtime).sweep()
