@@ -10,11 +10,12 @@ from torch import nn
 
 def reads_weight(parent: nn.Module, name: str) -> bool:
     """True if the code of `parent` reads the weight of its layer `name` itself, as some routers of experts do."""
-    return f"self.{name}.weight" in _source(type(parent))
+    kind: type = type(parent)
+    return f"self.{name}.weight" in _source(kind)
 
 
 @functools.cache
-def _source(module: type[nn.Module]) -> str:
+def _source(module: type) -> str:
     """The code of a class, read once: that takes some 10 ms. Empty where it is not known."""
     try:
         return inspect.getsource(module)
