@@ -6,7 +6,8 @@ import socket
 import sys
 
 
-def _engine(arguments: list[str]) -> int:
+def _engine(arguments: list[str] | None = None) -> int:
+    assert arguments is not None
     with socket.socket(fileno=int(arguments[1])) as connection:
         shown = {"arguments": arguments[2:], "threads": os.environ.get("OMP_NUM_THREADS"), "parent": os.getppid()}
         connection.sendall(json.dumps(shown).encode())
