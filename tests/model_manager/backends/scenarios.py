@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millrace.model_manager.client.deltas import OnDelta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
@@ -70,9 +71,12 @@ class Running:
     runtime: Path
     count: int = 0
 
-    def submit(self, prompt: Any, client: EngineClient | None = None, **params: Any) -> Future[Output]:
+    def submit(
+        self, prompt: Any, client: EngineClient | None = None, on_delta: OnDelta | None = None, **params: Any
+    ) -> Future[Output]:
         self.count += 1
-        return (client or self.client).submit(prompt, SamplingParams.parse(params), request_id=f"request-{self.count}")
+        name, asked = f"request-{self.count}", SamplingParams.parse(params)
+        return (client or self.client).submit(prompt, asked, request_id=name, on_delta=on_delta)
 
     def answer(self, prompt: Any, **params: Any) -> Output:
         return self.submit(prompt, **params).result(PATIENCE)
@@ -98,24 +102,33 @@ class Running:
         assert status is not None
         return next(model.stats.generated_tokens for model in status.models if model.key == self.client.key)
 
-    def disturbed(self, most: int, **params: Any) -> tuple[list[Output], list[Output]]:
-        """The answers of an engine, and those to the same requests where it is killed once the first tokens came: those
-        of one more request, a short one, so that nobody is shown the others', which need not be kept.
+    def disturbed(self, most: int, *, shown: bool, **params: Any) -> list[tuple[Output, Output]]:
+        """Answers of an engine, each with that to the same request where the engine was killed once tokens had come.
+
+        `shown`: all of these requests are streamed, and each has tokens by then. Else a short one is, which comes last,
+        and nobody is shown the others' tokens.
         """
         params |= {"max_tokens": most, "ignore_eos": True}
-        whole = self.answers(CAPITALS, **params)
-        pid, begun = self.engine_pid(), threading.Event()
-        short = SamplingParams(max_tokens=8, ignore_eos=True)
-        beside = self.client.submit(CAPITALS[0], short, request_id=f"beside-{pid}", on_delta=lambda _delta: begun.set())
-        asked = [self.submit(each, **params) for each in CAPITALS]
-        assert begun.wait(PATIENCE)
+        prompts = CAPITALS[:6]
+        whole = self.answers(prompts, **params)
+        pid, begun = self.engine_pid(), [threading.Event() for _ in prompts]
+        seen = [self._setter(each) if shown else None for each in begun]
+        asked = [self.submit(each, on_delta=one, **params) for each, one in zip(prompts, seen, strict=True)]
+        if not shown:
+            short = threading.Event()
+            begun = [short]
+            asked.append(self.submit(prompts[0], on_delta=self._setter(short), max_tokens=8, ignore_eos=True))
+        assert all(each.wait(PATIENCE) for each in begun)
         os.kill(pid, signal.SIGKILL)
-        found = [future.result(PATIENCE) for future in asked]
-        beside.result(PATIENCE)
+        found = [future.result(PATIENCE) for future in asked][: len(prompts)]
         assert self.engine_pid() != pid
-        assert all(each.setbacks for each in found), "an answer was there before the engine was killed"
         assert {len(each.token_ids) for each in found} == {most}
-        return whole, found
+        pairs = [(one, other) for one, other in zip(whole, found, strict=True) if other.setbacks]
+        assert pairs, "all answers were there before the engine was killed"
+        return pairs
+
+    def _setter(self, event: threading.Event) -> OnDelta:
+        return lambda _delta: event.set()
 
 
 def running(case: Case, runtime: Path) -> Iterator[Running]:
@@ -291,19 +304,20 @@ class Scenarios:
             assert found.finish_reason in (FinishReason.DEADLINE, FinishReason.LENGTH)
 
     def test_requests_go_on_from_their_tokens_after_the_engine_is_killed(self, running: Running) -> None:
-        whole, found = running.disturbed(300)
-        if BACKENDS[running.case.backend].continues == "none":
-            assert {each.recomputed_tokens for each in found} == {0}
+        keeps = BACKENDS[running.case.backend].continues != "none"
+        pairs = running.disturbed(300, shown=keeps)
+        if keeps:
+            assert all(each.recomputed_tokens > each.prompt_tokens for _, each in pairs), "no engine was given tokens"
+            assert running.generated_tokens() < 300 * len(pairs), "the second engine generated them all"
         else:
-            assert all(each.recomputed_tokens > each.prompt_tokens for each in found), "no engine was given tokens"
-            assert running.generated_tokens() < 300 * len(CAPITALS), "the second engine generated them all"
-        different = [(one.text, other.text) for one, other in zip(found, whole, strict=True) if one.text != other.text]
+            assert {each.recomputed_tokens for _, each in pairs} == {0}
+        different = [(one.text, other.text) for one, other in pairs if one.text != other.text]
         assert len(different) <= running.case.differ, different
 
     def test_seeded_samples_are_the_same_after_the_engine_is_killed(self, running: Running) -> None:
         """They begin anew: after the tokens that are kept an engine's random numbers would be the first ones again."""
         if not running.case.seeds:
             pytest.skip("takes no seeds")
-        whole, found = running.disturbed(300, seed=11, temperature=1.0)
-        assert [each.text for each in found] == [each.text for each in whole]
-        assert {each.recomputed_tokens for each in found} == {0}
+        pairs = running.disturbed(300, shown=False, seed=11, temperature=1.0)
+        assert [one.text for one, _ in pairs] == [other.text for _, other in pairs]
+        assert {each.recomputed_tokens for _, each in pairs} == {0}
