@@ -21,13 +21,23 @@ WHERE = {
 COUNTS = [int(count) for count in re.findall(r"^\*\*[\w ,]+\*\* \((\d+)", PAGE, re.MULTILINE)]
 PROFILED = """
 import os, sys, threading
+from importlib.machinery import SourceFileLoader
 if "PROFILE_TO" in os.environ:
-    seen, file = set(), open(os.environ["PROFILE_TO"] + f"/{os.getpid()}", "w", buffering=1)
+    seen, file = {}, open(os.environ["PROFILE_TO"] + f"/{os.getpid()}", "w", buffering=1)
     def called(frame, event, argument):  # of calls alone: no lines, for it returns no function that is told of them
         code = frame.f_code
-        if code not in seen:
-            seen.add(code)
+        if id(code) not in seen:  # the hash of a code object is that of all its constants: it takes long
+            seen[id(code)] = code
             file.write(f"{code.co_filename} {code.co_qualname}\\n")
+    load = SourceFileLoader.exec_module
+    def loaded(loader, module):  # what packages call while they are imported is most of all calls, and asked by nobody
+        before = sys.gettrace()
+        sys.settrace(None if "site-packages" in loader.path else called)
+        try:
+            load(loader, module)
+        finally:
+            sys.settrace(before)
+    SourceFileLoader.exec_module = loaded
     threading.settrace(called)
     sys.settrace(called)
 """
