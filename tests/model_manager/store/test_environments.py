@@ -1,6 +1,7 @@
 """Python environments of other engines, made for an engine of a few lines that lies on this disk."""
 
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,23 +24,32 @@ from millrace.pipelines.cli import dispatch
 STARTS = EngineState("starts here")
 
 
+def write_engine(wheel: Path, content: str) -> None:
+    """The wheel of an engine with such a module: it needs no build."""
+    about = "small_engine-1.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("small_engine.py", content)
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: small-engine\nVersion: 1\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+
+
 @pytest.fixture
-def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def wheel(tmp_path: Path) -> Path:
+    return tmp_path / "small_engine-1-py3-none-any.whl"
+
+
+@pytest.fixture
+def backend(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """An engine in a package of its own, and an empty cache folder."""
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "cache"))
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "small_engine.py").write_text("VERSION = 1")
-    (package / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools>=77"]\nbuild-backend = "setuptools.build_meta"\n'
-        '[project]\nname = "small-engine"\nversion = "1"\n[tool.setuptools]\npy-modules = ["small_engine"]\n'
-    )
+    write_engine(wheel, "VERSION = 1")
     made = Backend(
         name="small",
         summary="-",
         loader="-",
         modules=("small_engine",),
-        packages=(str(package),),
+        packages=(str(wheel),),
         parameters=frozenset(),
     )
     monkeypatch.setitem(BACKENDS, "small", made)
@@ -61,8 +71,8 @@ def test_an_environment_of_other_versions_is_told(backend: Backend) -> None:
     assert state(newer) == EngineState("has other versions", "millrace engines install small")
 
 
-def test_an_engine_that_does_not_import_says_why(backend: Backend, tmp_path: Path) -> None:
-    (tmp_path / "package" / "small_engine.py").write_text("raise ImportError('libsmall.so is missing')")
+def test_an_engine_that_does_not_import_says_why(backend: Backend, wheel: Path) -> None:
+    write_engine(wheel, "raise ImportError('libsmall.so is missing')")
     install(backend)
     assert state(backend) == EngineState("does not start", "ImportError: libsmall.so is missing")
 
@@ -95,8 +105,8 @@ def test_a_program_that_is_no_python_is_told_with_what_came_of_it(backend: Backe
     assert backend.name in said
 
 
-def test_a_python_whose_engine_does_not_import_says_why(backend: Backend, tmp_path: Path) -> None:
-    (tmp_path / "package" / "small_engine.py").write_text("print('hello')\nraise OSError('libsmall.so: no such file')")
+def test_a_python_whose_engine_does_not_import_says_why(backend: Backend, wheel: Path) -> None:
+    write_engine(wheel, "print('hello')\nraise OSError('libsmall.so: no such file')")
     install(backend)
     config = ModelConfig(backend="small", backend_python=str(environment_python("small")))
     with pytest.raises(ConfigError, match=r"lacks small_engine, which does not start there: OSError: libsmall\.so: no"):
@@ -124,7 +134,7 @@ def test_the_command_lists_each_engine(backend: Backend, capsys: pytest.CaptureF
 
 
 def test_an_environment_for_gpus_has_other_packages(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = replace(backend, cuda_packages=(backend.packages[0] + "/.",))  # the same, as another pin
+    both = replace(backend, cuda_packages=(f"file://{backend.packages[0]}",))  # the same, as another pin
     monkeypatch.setitem(BACKENDS, "small", both)
     install(both)
     assert (built_for(both), state(both).word) == ("cpu", "starts here, for CPUs")
@@ -138,7 +148,7 @@ def test_an_environment_is_for_gpus_where_their_driver_is(
     monkeypatch.setattr("millrace.model_manager.store.environments._DRIVER", tmp_path)
     install(backend)
     assert built_for(backend) == "cpu", "there is no build for GPUs"
-    both = replace(backend, cuda_packages=(backend.packages[0] + "/.",))
+    both = replace(backend, cuda_packages=(f"file://{backend.packages[0]}",))
     install(both)
     assert built_for(both) == "cuda"
 
