@@ -52,20 +52,24 @@ def _chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
 
 
 @torch.inference_mode()
-def answer(model: Model, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[str]:
+def answer(
+    model: Model, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_new_tokens: int = MAX_NEW_TOKENS
+) -> list[str]:
     """The model's greedy answer to each prompt, sent as one user turn through the chat template."""
     chats = [_chat(tokenizer, prompt) for prompt in prompts]
     inputs = tokenizer(chats, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
-    output = model.generate(**inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
+    output = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
     new_tokens = output[:, inputs["input_ids"].shape[1] :]
     return list(tokenizer.batch_decode(new_tokens, skip_special_tokens=True))
 
 
-def judge(model: Model, tokenizer: PreTrainedTokenizerBase, found: Sequence[Example]) -> list[Judged]:
+def judge(
+    model: Model, tokenizer: PreTrainedTokenizerBase, found: Sequence[Example], max_new_tokens: int = MAX_NEW_TOKENS
+) -> list[Judged]:
     """Ask every question and keep what was said."""
     judged = []
     for batch in _batches(found):
-        said = answer(model, tokenizer, [example.prompt for example in batch])
+        said = answer(model, tokenizer, [example.prompt for example in batch], max_new_tokens)
         judged += [Judged(example, text) for example, text in zip(batch, said, strict=True)]
     return judged
 
