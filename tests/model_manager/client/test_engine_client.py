@@ -24,8 +24,8 @@ from tests.waiting import eventually
 SHORT = SamplingParams(max_tokens=5)
 
 
-def test_the_shipped_manager_and_torch_free_engine_answer_text(machine: Machine) -> None:
-    client = machine.open(command=MANAGER_COMMAND)
+def test_the_shipped_manager_and_torch_free_engine_answer_text(shipped: Machine) -> None:
+    client = shipped.open(command=MANAGER_COMMAND, job="text")
     future = client.submit("What is the capital of France?", SHORT, request_id="a")
     generation = future.result(PATIENCE)
     assert len(generation.token_ids) == 5
@@ -34,8 +34,8 @@ def test_the_shipped_manager_and_torch_free_engine_answer_text(machine: Machine)
     assert generation.latency >= generation.timings.finished >= generation.timings.first_token >= 0
 
 
-def test_stop_tokens_end_the_shipped_engine_too(machine: Machine) -> None:
-    client = machine.open(command=MANAGER_COMMAND)
+def test_stop_tokens_end_the_shipped_engine_too(shipped: Machine) -> None:
+    client = shipped.open(command=MANAGER_COMMAND, job="stop")
     tokens = client.submit([1, 2, 3], SHORT, request_id="a").result(PATIENCE).token_ids
     params = SamplingParams(max_tokens=5, stop_token_ids=(tokens[2],))
     stopped = client.submit([1, 2, 3], params, request_id="b").result(PATIENCE)
@@ -59,24 +59,24 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fields", UNSENDABLE.values(), ids=UNSENDABLE)
-def test_a_request_that_no_message_can_hold_fails_alone(machine: Machine, fields: dict[str, Any]) -> None:
-    client = machine.open(command=MANAGER_COMMAND)
-    good = client.submit([1, 2, 3], SHORT, request_id="a")
+@pytest.mark.parametrize("case", UNSENDABLE)
+def test_a_request_that_no_message_can_hold_fails_alone(shipped: Machine, case: str) -> None:
+    client = shipped.open(command=MANAGER_COMMAND, job=case)
+    good = client.submit([1, 2, 3], SHORT, request_id=f"{case}: good")
     with pytest.raises(InvalidRequest, match="the request cannot be sent to the engine: "):
-        client._session.send(Request("b", [1], SHORT, **fields))
-    again = client.submit([1, 2, 3], SHORT, request_id="b")
+        client._session.send(Request(f"{case}: bad", [1], SHORT, **UNSENDABLE[case]))
+    again = client.submit([1, 2, 3], SHORT, request_id=f"{case}: bad")
     assert good.result(PATIENCE).token_ids == again.result(PATIENCE).token_ids
 
 
-def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(machine: Machine) -> None:
-    client = machine.open(command=MANAGER_COMMAND)
+def test_several_answers_to_a_prompt_are_one_result_and_one_request_of_its_job(shipped: Machine) -> None:
+    client = shipped.open(command=MANAGER_COMMAND, job="several")
     params = SamplingParams(max_tokens=5, n=3)
     first, again = (client.submit([1, 2, 3], params, request_id="a").result(PATIENCE) for _ in range(2))
     assert [len(choice.token_ids) for choice in first.choices] == [5, 5, 5]
     assert [choice.text for choice in again.choices] == [choice.text for choice in first.choices]
-    (job,) = machine.status().jobs
-    assert (job.finished, job.prompt_tokens, job.generated_tokens) == (1, 3, 15)
+    done = shipped.job("several")
+    assert (done.finished, done.prompt_tokens, done.generated_tokens) == (1, 3, 15)
 
 
 def test_an_answer_among_several_cannot_be_taken_for_another_callers_request(
@@ -106,8 +106,8 @@ def test_cancelling_ends_all_answers(machine: Machine, monkeypatch: pytest.Monke
     eventually(lambda: machine.status().models[0].outstanding == 0)
 
 
-def test_continuations_are_scored_and_prompts_embedded(machine: Machine) -> None:
-    client = machine.open(command=MANAGER_COMMAND)
+def test_continuations_are_scored_and_prompts_embedded(shipped: Machine) -> None:
+    client = shipped.open(command=MANAGER_COMMAND, job="scored")
     first, again = (client.score([7, 8, 9], ["a b", "c"], request_id="a").result(PATIENCE)[0] for _ in range(2))
     ids = client.tokenizer.encode("a b", add_special_tokens=False)
     scored = first.prompt_logprobs
@@ -121,13 +121,15 @@ def test_continuations_are_scored_and_prompts_embedded(machine: Machine) -> None
     pooled: tuple[Pooling, ...] = ("last", "mean")
     vectors = [client.embed([7, 8, 9], request_id=p, pooling=p).result(PATIENCE).vector for p in pooled]
     assert [sum(value**2 for value in vector) for vector in vectors] == pytest.approx([1.0, 1.0])
-    (job,) = machine.status().jobs
-    assert (job.finished, job.generated_tokens) == (3, 0)
+    done = shipped.job("scored")
+    assert (done.finished, done.generated_tokens) == (3, 0)
 
 
-def test_prompt_logprobs_come_with_a_generation(machine: Machine) -> None:
+def test_prompt_logprobs_come_with_a_generation(shipped: Machine) -> None:
     params = SamplingParams(max_tokens=2, prompt_logprobs=3)
-    generation = machine.open(command=MANAGER_COMMAND).submit([7, 8, 9], params, request_id="a").result(PATIENCE)
+    generation = (
+        shipped.open(command=MANAGER_COMMAND, job="logprobs").submit([7, 8, 9], params, request_id="a").result(PATIENCE)
+    )
     assert generation.prompt_logprobs is not None
     assert [(each.token_id, len(each.top_logprobs)) for each in generation.prompt_logprobs.tokens] == [(8, 3), (9, 3)]
 
@@ -140,13 +142,13 @@ def test_an_id_means_one_task(machine: Machine, monkeypatch: pytest.MonkeyPatch)
         client.embed([1, 2, 3], request_id="a", pooling="mean")
 
 
-def test_the_same_id_twice_is_answered_twice_and_computed_once(machine: Machine) -> None:
-    client = machine.open()
+def test_the_same_id_twice_is_answered_twice_and_computed_once(stand_in: Machine) -> None:
+    client = stand_in.open(job="twice")
     futures = [client.submit([ANSWER, 5], SHORT, request_id="a") for _ in range(2)]
     assert [future.result(PATIENCE).token_ids for future in futures] == [answer([ANSWER, 5], 5)] * 2
     assert client.submit([ANSWER, 5], SHORT, request_id="a").result(PATIENCE).token_ids == answer([ANSWER, 5], 5)
-    (job,) = machine.status().jobs
-    assert (job.job, job.finished, job.prompt_tokens, job.generated_tokens) == ("job", 1, 2, 5)
+    done = stand_in.job("twice")
+    assert (done.finished, done.prompt_tokens, done.generated_tokens) == (1, 2, 5)
 
 
 def test_an_id_that_is_outstanding_for_another_prompt_is_refused(
@@ -160,8 +162,8 @@ def test_an_id_that_is_outstanding_for_another_prompt_is_refused(
     assert first.result(PATIENCE).token_ids == answer([ANSWER, 20], 20)
 
 
-def test_a_request_that_fails_fails_its_future_alone(machine: Machine) -> None:
-    client = machine.open()
+def test_a_request_that_fails_fails_its_future_alone(stand_in: Machine) -> None:
+    client = stand_in.open(job="fails")
     bad = client.submit([FAIL, 5], SHORT, request_id="bad")
     good = client.submit([ANSWER, 5], SHORT, request_id="good")
     with pytest.raises(InvalidRequest, match="asked to fail"):
@@ -173,16 +175,16 @@ def test_a_request_that_fails_fails_its_future_alone(machine: Machine) -> None:
     ("prompt", "error"),
     [([], InvalidRequest), ([5000], InvalidRequest), ([-1], InvalidRequest), ([1] * 4096, PromptTooLong)],
 )
-def test_what_can_never_run_is_refused_at_once(machine: Machine, prompt: list[int], error: type[Exception]) -> None:
-    client = machine.open()
+def test_what_can_never_run_is_refused_at_once(stand_in: Machine, prompt: list[int], error: type[Exception]) -> None:
+    client = stand_in.open(job="never")
     with pytest.raises(error):
         client.submit(prompt, SHORT, request_id="a")
 
 
-def test_text_goes_through_the_chat_template_unless_told_not_to(machine: Machine) -> None:
-    plain = machine.open()
+def test_text_goes_through_the_chat_template_unless_told_not_to(stand_in: Machine) -> None:
+    plain = stand_in.open(job="chat")
     with EngineClient.open(
-        machine.config(), manager=SETTINGS, runtime=machine.runtime, manager_command=MANAGER
+        stand_in.config(), manager=SETTINGS, runtime=stand_in.runtime, manager_command=MANAGER
     ) as chatting:
         if not chatting.tokenizer.has_chat_template:
             pytest.skip("the embedded model has no chat template")
@@ -248,8 +250,8 @@ def test_closing_aborts_what_is_outstanding_and_wakes_who_waits_for_a_credit(
         client.submit([ANSWER, 1], SHORT, request_id="late")
 
 
-def test_a_callback_may_not_submit(machine: Machine) -> None:
-    client = machine.open()
+def test_a_callback_may_not_submit(stand_in: Machine) -> None:
+    client = stand_in.open(job="callback")
     raised: list[BaseException] = []
     done = threading.Event()
 
@@ -279,8 +281,8 @@ def test_no_more_is_outstanding_than_the_engine_can_hold_and_look_ahead(
     assert all(future.result(PATIENCE) for future in futures)
 
 
-def test_many_threads_may_submit(machine: Machine) -> None:
-    client = machine.open()
+def test_many_threads_may_submit(stand_in: Machine) -> None:
+    client = stand_in.open(job="threads")
     found: dict[str, list[int]] = {}
 
     def work(number: int) -> None:

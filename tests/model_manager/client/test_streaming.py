@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -23,9 +24,11 @@ PARAMS = SamplingParams(max_tokens=TOKENS)
 LONG = SamplingParams(max_tokens=1500)
 
 
-@pytest.fixture(autouse=True)
-def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+@pytest.fixture(scope="module", autouse=True)
+def _slow_steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
+        yield
 
 
 class Stream:
@@ -62,15 +65,15 @@ class Stream:
         return result
 
 
-def test_an_answer_comes_as_it_is_generated(machine: Machine) -> None:
-    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3])
+def test_an_answer_comes_as_it_is_generated(shipped: Machine) -> None:
+    stream = Stream(shipped.open(command=MANAGER_COMMAND, job="streams"), [1, 2, 3])
     stream.until_under_way()
     assert len(stream.expect_whole().token_ids) == TOKENS
 
 
-def test_several_answers_come_side_by_side_with_their_log_probabilities(machine: Machine) -> None:
+def test_several_answers_come_side_by_side_with_their_log_probabilities(shipped: Machine) -> None:
     params = SamplingParams(max_tokens=TOKENS, n=2, logprobs=1)
-    stream = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params)
+    stream = Stream(shipped.open(command=MANAGER_COMMAND, job="several"), [1, 2, 3], params)
     result = stream.expect_whole()
     assert set(stream.deltas) == {0, 1}
     for index, choice in enumerate(result.choices):
@@ -79,10 +82,10 @@ def test_several_answers_come_side_by_side_with_their_log_probabilities(machine:
         assert [token for part in parts for token in part.tokens] == choice.logprobs.tokens
 
 
-def test_a_constrained_answer_that_its_budget_cuts_is_what_was_streamed_of_it(machine: Machine) -> None:
+def test_a_constrained_answer_that_its_budget_cuts_is_what_was_streamed_of_it(shipped: Machine) -> None:
     schema = {"properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
     params = SamplingParams.parse({"max_tokens": TOKENS, "constraint": {"json_schema": schema}})
-    result = Stream(machine.open(command=MANAGER_COMMAND), [1, 2, 3], params).expect_whole()
+    result = Stream(shipped.open(command=MANAGER_COMMAND, job="cut"), [1, 2, 3], params).expect_whole()
     assert result.num_own_tokens is not None
     assert result.num_own_tokens >= TOKENS // 2
 
@@ -123,23 +126,23 @@ def test_a_manager_that_is_killed_in_mid_stream_costs_no_token(machine: Machine,
     assert machine.status().pid != manager
 
 
-def test_a_client_that_attaches_in_mid_stream_gets_all_from_the_start(machine: Machine) -> None:
-    first = Stream(machine.open(), [ANSWER, TOKENS])
+def test_a_client_that_attaches_in_mid_stream_gets_all_from_the_start(stand_in: Machine) -> None:
+    first = Stream(stand_in.open(job="attaches"), [ANSWER, TOKENS], name="attaches")
     first.until_under_way()
-    second = Stream(machine.open(), [ANSWER, TOKENS])
+    second = Stream(stand_in.open(job="attaches"), [ANSWER, TOKENS], name="attaches")
     for stream in (first, second):
         assert stream.expect_whole().token_ids == answer([ANSWER, TOKENS], TOKENS)
     assert len(second.deltas[0]) > 1
 
 
 def test_who_joins_a_stream_of_the_same_client_gets_all_and_who_joins_a_quiet_request_gets_it_at_once(
-    machine: Machine,
+    stand_in: Machine,
 ) -> None:
-    client = machine.open()
-    first = Stream(client, [ANSWER, TOKENS])
+    client = stand_in.open(job="joins")
+    first = Stream(client, [ANSWER, TOKENS], name="joins")
     quiet = client.submit([ANSWER, TOKENS, 1], PARAMS, request_id="b")
     first.until_under_way()
-    second, third = Stream(client, [ANSWER, TOKENS]), Stream(client, [ANSWER, TOKENS, 1], name="b")
+    second, third = Stream(client, [ANSWER, TOKENS], name="joins"), Stream(client, [ANSWER, TOKENS, 1], name="b")
     for stream in (first, second, third):
         stream.expect_whole()
     assert len(second.deltas[0]) > 1
@@ -147,8 +150,8 @@ def test_who_joins_a_stream_of_the_same_client_gets_all_and_who_joins_a_quiet_re
     assert quiet.done()
 
 
-def test_a_callers_function_that_fails_harms_nobody(machine: Machine) -> None:
-    client = machine.open()
+def test_a_callers_function_that_fails_harms_nobody(stand_in: Machine) -> None:
+    client = stand_in.open(job="fails")
 
     def fail(_: Delta) -> None:
         raise ValueError
@@ -159,8 +162,8 @@ def test_a_callers_function_that_fails_harms_nobody(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("by", ["future", "id"])
-def test_a_cancelled_stream_gives_back_its_row_and_its_credit(machine: Machine, by: str) -> None:
-    client = machine.open(command=MANAGER_COMMAND)
+def test_a_cancelled_stream_gives_back_its_row_and_its_credit(shipped: Machine, by: str) -> None:
+    client = shipped.open(command=MANAGER_COMMAND, job="cancelled")
     stream = Stream(client, [1, 2, 3], LONG)
     stream.until_under_way()
     if by == "future":
@@ -168,10 +171,10 @@ def test_a_cancelled_stream_gives_back_its_row_and_its_credit(machine: Machine, 
     else:
         client.cancel("a")
         assert isinstance(stream.future.exception(0), RequestAborted)
-    eventually(lambda: machine.model_status().outstanding == 0, "the end of the request")
+    eventually(lambda: shipped.model_status().outstanding == 0, "the end of the request")
     eventually(lambda: client._session._ledger.in_use == 0, "its credit")
     assert not stream.late
-    eventually(lambda: machine.model_status().stats.running == 0, "its row")
+    eventually(lambda: shipped.model_status().stats.running == 0, "its row")
 
 
 def test_a_wait_for_a_credit_ends_when_its_request_is_cancelled(machine: Machine) -> None:

@@ -23,13 +23,13 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Status
-from millrace.model_manager.wire.status import ModelStatus
+from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from tests.waiting import eventually
 
 MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
 PATIENCE = 60.0
 """Seconds; far more than anything here takes on an idle machine."""
-SETTINGS = ManagerConfig(linger=0.5, heartbeat=0.2, hang_timeout=2.0, orphan_grace=0.5)
+SETTINGS = ManagerConfig(linger=0.1, heartbeat=0.2, hang_timeout=2.0, orphan_grace=0.5)
 
 
 class Machine:
@@ -51,10 +51,11 @@ class Machine:
         """As clients send it."""
         return msgspec.structs.replace(self.config(), revision=revision_of(str(self.model), self.model))
 
-    def open(self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, **model: Any) -> EngineClient:
-        client = EngineClient.open(
-            self.config(**model), manager=settings, runtime=self.runtime, job="job", chat=False, manager_command=command
-        )
+    def open(
+        self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, job: str = "job", **model: Any
+    ) -> EngineClient:
+        places: dict[str, Any] = {"runtime": self.runtime, "manager_command": command}
+        client = EngineClient.open(self.config(**model), manager=settings, job=job, chat=False, **places)
         self._clients.append(client)
         return client
 
@@ -87,6 +88,10 @@ class Machine:
         assert status is not None
         return status
 
+    def job(self, name: str) -> JobStatus:
+        (job,) = (each for each in self.status().jobs if each.job == name)
+        return job
+
     def model_status(self) -> ModelStatus:
         (model,) = self.status().models
         return model
@@ -109,11 +114,7 @@ class Machine:
 
     def wait_until_gone(self) -> None:
         """No process, socket, lock or folder is left."""
-        eventually(lambda: not self.processes() and not self.runtime.exists(), f"nothing left: {self.left()}")
-
-    def left(self) -> object:
-        files = [path.name for path in self.runtime.iterdir()] if self.runtime.exists() else []
-        return [process.cmdline() for process in self.processes()], files
+        eventually(lambda: not self.runtime.exists() and not self.processes(), "nothing left")
 
     def clean_up(self) -> None:
         for worker in self._workers:
@@ -141,6 +142,17 @@ def results(worker: subprocess.Popen[str]) -> dict[str, list[int]]:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     try:
+        yield made
+    finally:
+        made.clean_up()
+
+
+@contextlib.contextmanager
+def standing(folder: Path, command: Sequence[str]) -> Iterator[Machine]:
+    """A machine whose manager and engine several tests use, as a client stays: each with jobs of its own."""
+    made = Machine(folder)
+    try:
+        made.open(command=command, job="stays")
         yield made
     finally:
         made.clean_up()

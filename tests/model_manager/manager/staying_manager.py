@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class StayingManager:
-    """Its process; started again it has the same address. A context manager."""
+    """Its process, whose models outlast their clients; started again it has the same address. A context manager."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class StayingManager:
 
     def start(self) -> None:
         """Returns once it listens."""
-        settings = msgspec.json.encode(SETTINGS).decode()
+        settings = msgspec.json.encode(msgspec.structs.replace(SETTINGS, linger=60.0)).decode()
         arguments = ["--listen", str(self.address), "--key_file", str(self.key), "--settings", settings]
         command, env = [*self._command, *arguments], os.environ | {"PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
