@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millrace.model_manager.client import attempts
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.session import WouldWait
-from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import (
     EngineLost,
     InvalidRequest,
@@ -26,9 +26,6 @@ from millrace.model_manager.wire.errors import (
 )
 from millrace.model_manager.wire.messages import (
     PROTOCOL,
-    Cancel,
-    ClientMessage,
-    CloseModel,
     Credits,
     Failure,
     FinishReason,
@@ -37,9 +34,6 @@ from millrace.model_manager.wire.messages import (
     ModelFailed,
     ModelReady,
     NewTokens,
-    OpenModel,
-    Output,
-    Ping,
     Pong,
     Progress,
     Refused,
@@ -48,14 +42,12 @@ from millrace.model_manager.wire.messages import (
     Submit,
     Welcome,
 )
-from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import ConnectionLost, encode
+from tests.model_manager.client.turmoil_manager import CONFIG, WHOLE, Manager, Owed, answer, output, request
 from tests.model_manager.memory_pipes import ClientSocket, Elections, Waiting, receiving_thread, watched_session
 from tests.model_manager.model_infos import model_info
 from tests.searches import runs
 
-CONFIG = ModelConfig(backend="fake")
 SETTINGS = ManagerConfig(heartbeat=1e6, hang_timeout=1e6)
 ANY = st.integers(0, 2**16)
 EVENTS = (
@@ -66,16 +58,6 @@ EVENTS = (
     *2 * ("send", "credits", "die"),
     *("connect", "fail", "cancel", "cancel_future", "pong", "ping", "fail_model", "refuse"),
 )
-WHOLE = 4
-"""Tokens of a whole answer."""
-
-
-def request(number: int, *, other: bool = False, stream: bool = False) -> Request:
-    return Request(f"r{number}", [number, int(other)], SamplingParams(max_tokens=WHOLE), stream=stream)
-
-
-def answer(prompt: list[int]) -> list[int]:
-    return [100 * prompt[0] + 10 * prompt[1] + index for index in range(WHOLE)]
 
 
 @dataclass
@@ -90,54 +72,6 @@ class Asked:
     def is_other_work(self, other: Request) -> bool:
         mine = self.request
         return mine.request_id == other.request_id and mine.prompt_token_ids != other.prompt_token_ids
-
-
-@dataclass
-class Owed:
-    """A submit that the manager has not answered, in the order in which they came."""
-
-    request: Request
-    tokens: list[int]
-    is_cancelled: bool = False
-
-
-class Manager:
-    """What a manager knows of its one client: what it owes. It never breaks the protocol."""
-
-    def __init__(self, sock: ClientSocket) -> None:
-        self.sock = sock
-        self.owed: list[Owed] = []
-        self.limit = 0
-        self.said_hello = self.is_opened = self.is_ready = False
-        self.pings = 0
-
-    def take(self, message: ClientMessage) -> None:
-        match message:
-            case Hello(protocol):
-                assert not self.said_hello
-                assert protocol == PROTOCOL
-                self.said_hello = True
-            case OpenModel(config):
-                assert self.said_hello
-                assert config == CONFIG
-                self.is_opened = True
-            case Submit(_, requests):
-                assert self.is_ready, "a request before the model is ready"
-                for each in requests:
-                    assert not any(
-                        owed.request.request_id == each.request_id and not owed.is_cancelled for owed in self.owed
-                    ), "submitted twice"
-                    assert each.output_token_ids == answer(each.prompt_token_ids)[: len(each.output_token_ids)]
-                    self.owed.append(Owed(each, list(each.output_token_ids)))
-            case Cancel(_, names):
-                for owed in self.owed:
-                    owed.is_cancelled |= owed.request.request_id in names
-            case Ping():
-                self.pings += 1
-            case CloseModel():
-                pass
-            case _:
-                raise AssertionError(f"{message} is no message of a session")
 
 
 class Turmoil(RuleBasedStateMachine):
@@ -412,10 +346,6 @@ class Turmoil(RuleBasedStateMachine):
         assert all(each.future.done() for each in self.asked)
         self.each_future_has_the_right_end()
         assert self.manager is None or self.session._ledger.in_use == 0
-
-
-def output(name: str, tokens: list[int], reason: FinishReason) -> Output:
-    return Output(name, tokens, reason, Timings(0, 0, 0), prompt_tokens=2)
 
 
 TestTurmoil = Turmoil.TestCase

@@ -10,18 +10,16 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from millrace.model_manager.engine.interface import Engine, StepResult
-from millrace.model_manager.engine.manager_link import MALFORMED_INPUT, ManagerLink
-from millrace.model_manager.engine.process import LOAD_FAILED, STEP_FAILED, EngineLoop
-from millrace.model_manager.wire.batching import MOST_TOKENS_ALONE
+from millrace.model_manager.engine.manager_link import MALFORMED_INPUT
+from millrace.model_manager.engine.process import LOAD_FAILED, STEP_FAILED
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.messages import (
     Cancel,
@@ -40,8 +38,7 @@ from millrace.model_manager.wire.messages import (
 )
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
-from millrace.model_manager.wire.timings import Timings
-from millrace.model_manager.wire.transport import Connection, ConnectionLost, encode
+from millrace.model_manager.wire.transport import Connection, ConnectionLost
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 from tests.waiting import eventually
 
@@ -252,9 +249,11 @@ def test_a_manager_that_goes_before_it_said_anything_ends_it(manager: Manager) -
     assert "the manager is gone" in log
 
 
-@pytest.mark.parametrize("body", [b"hello", msgspec.msgpack.encode({"type": "Nobody"}), b"\xc1", None])
-@pytest.mark.parametrize("loaded", [True, False])
-def test_malformed_input_ends_it_with_a_status_of_its_own(manager: Manager, body: bytes | None, loaded: bool) -> None:
+@pytest.mark.parametrize(
+    ("loaded", "body"),
+    [(True, b"hello"), (False, msgspec.msgpack.encode({"type": "Nobody"})), (True, b"\xc1"), (False, None)],
+)
+def test_malformed_input_ends_it_with_a_status_of_its_own(manager: Manager, loaded: bool, body: bytes | None) -> None:
     if loaded:
         manager.ready()
     too_long = struct.pack("!I", 2**31)
@@ -278,75 +277,6 @@ def test_a_model_that_cannot_be_loaded_is_reported_by_its_class(manager: Manager
     status, log = manager.ended()
     assert status == LOAD_FAILED
     assert "tiny is not loaded" in log
-
-
-def _vector(name: str, size: int) -> Output:
-    return Output(name, [], FinishReason.STOP, Timings(0.0, 0.0, 0.0), prompt_tokens=1, embedding=bytes(size))
-
-
-class _Answering:
-    """An engine that has its answers ready."""
-
-    def __init__(self, *outputs: Output) -> None:
-        self._outputs = outputs
-
-    def has_work(self) -> bool:
-        return bool(self._outputs)
-
-    def step(self) -> StepResult:
-        outputs, self._outputs = list(self._outputs), ()
-        return StepResult(outputs=outputs)
-
-    def stats(self) -> EngineStats:
-        return EngineStats()
-
-
-class _Idle(Exception):
-    """The engine has nothing left to do."""
-
-
-class _Frames:
-    """A link that takes what the transport takes, and ends the loop where it would wait."""
-
-    def __init__(self) -> None:
-        self.reports: list[StepReport] = []
-
-    def receive(self, *, wait: bool) -> list[Message]:
-        if wait:
-            raise _Idle
-        return []
-
-    def working(self, **_: int) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def send(self, message: StepReport) -> None:
-        encode(message)  # raises ProtocolError over the transport's limit
-        self.reports.append(message)
-
-
-def _reported(*outputs: Output) -> list[StepReport]:
-    """What the loop says of a step that gives these."""
-    link = _Frames()
-    with pytest.raises(_Idle):
-        EngineLoop(cast(Engine, _Answering(*outputs)), cast(ManagerLink, link)).serve()
-    return link.reports
-
-
-def test_an_answer_larger_than_a_message_is_a_failure_of_its_request_alone() -> None:
-    small, large = (_vector(name, size) for name, size in (("s", 8), ("l", 2**26)))
-    (report,) = _reported(large, small)
-    assert report.outputs == [small]
-    assert [(failure.request_id, failure.error.kind) for failure in report.failures] == [("l", "InvalidRequest")]
-
-
-def test_what_takes_a_message_whole_has_one_of_its_own_and_failures_have_others() -> None:
-    whole = _vector("whole", 5 * MOST_TOKENS_ALONE)
-    large = _vector("", 2**26)
-    refused = [msgspec.structs.replace(large, request_id=f"{number:0>5000}") for number in range(1000)]
-    reports = _reported(*refused, whole)
-    assert [output for report in reports for output in report.outputs] == [whole]
-    failed = [failure.request_id for report in reports for failure in report.failures]
-    assert failed == [output.request_id for output in refused]
 
 
 def test_what_nobody_expected_in_loading_is_reported_with_its_text() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,6 @@ ARRIVALS = st.lists(
     min_size=4,
     max_size=10,
 )
-
-
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
-    return grammars(tmp_path_factory.mktemp("letters"))
 
 
 def request(name: str, arrival: dict[str, Any], brought: list[int] | None = None) -> Request:
@@ -206,122 +200,6 @@ def test_a_constrained_output_whose_time_is_up_is_no_answer(letters: GrammarComp
     assert under_test.outputs["b"].finish_reason is FinishReason.DEADLINE
 
 
-class Held(GrammarCompiler):
-    """Compiles a constraint only once it is let go; counts how often."""
-
-    def __init__(self, compiler: GrammarCompiler) -> None:
-        self._compiler = compiler
-        self.let_go = threading.Event()
-        self.compiled = 0
-
-    def kept(self, constraint: Constraint) -> Grammar | None:
-        return self._compiler.kept(constraint)
-
-    def compile(self, constraint: Constraint) -> Grammar:
-        self.compiled += 1
-        assert self.let_go.wait(60)
-        return self._compiler.compile(constraint)
-
-
-def test_nobody_waits_for_a_compilation_but_those_whose_constraint_it_is(letters: GrammarCompiler) -> None:
-    held = Held(letters)
-    under_test = EngineUnderTest(grammars=held)
-    constrained = {"constraint": {"regex": "[a-e]{3}"}, "deadline": 5.0}
-    for name in ("a", "b", "aborted", "late"):
-        fields = constrained if name == "late" else constrained | {"deadline": None}
-        under_test.engine.add(Request(name, [1, 2], SamplingParams.parse(fields)))
-    under_test.engine.add(Request("free", [1, 2], SamplingParams.parse({"max_tokens": 5, "ignore_eos": True})))
-    while "free" not in under_test.outputs:
-        under_test.step()
-    assert under_test.engine.stats().waiting == 4
-    under_test.engine.abort("aborted")
-    under_test.clock.now += 6.0
-    under_test.step()
-    assert under_test.outputs["aborted"].finish_reason is FinishReason.ABORT
-    assert under_test.failures == {"late": "DeadlineExceeded"}
-    assert under_test.engine.has_work()
-    held.let_go.set()
-    under_test.finish()
-    assert all(re.fullmatch("[a-e]{3}", text(under_test.outputs[name].token_ids)) for name in ("a", "b"))
-    assert held.compiled == 1
-
-
-def test_few_constraints_are_compiled_at_a_time_and_those_of_the_far_end_of_the_line_not_at_all(
-    letters: GrammarCompiler,
-) -> None:
-    held = Held(letters)
-    under_test = EngineUnderTest(grammars=held)
-    for index in range(40):
-        params = SamplingParams.parse(
-            {"constraint": {"regex": f"[a-e]{{{1 + index}}}"}, "max_tokens": 50, "priority": index % 2}
-        )
-        under_test.engine.add(Request(str(index), [1, 2], params))
-    for _ in range(3):
-        under_test.step()
-    begun = under_test.engine._preparation._begun
-    assert len(begun) == 16
-    assert all(int(name) % 2 == 0 for name in begun)  # the first in line
-    held.let_go.set()
-    under_test.finish()
-    assert len(under_test.outputs) == 40
-
-
-def test_constraints_that_nobody_waits_for_any_more_leave_their_places_to_others(letters: GrammarCompiler) -> None:
-    held = Held(letters)
-    under_test = EngineUnderTest(grammars=held)
-    for index in range(20):
-        constraint = {"regex": f"a[b-e]{{{1 + index}}}"}
-        under_test.engine.add(Request(str(index), [1, 2], SamplingParams.parse({"constraint": constraint})))
-    under_test.step()
-    for index in range(20):
-        under_test.engine.abort(str(index))
-    under_test.engine.add(Request("new", [1, 2], SamplingParams.parse({"constraint": {"regex": "a[b-e]{4}"}})))
-    under_test.engine.add(Request("other", [1, 2], SamplingParams.parse({"constraint": {"regex": "a[b-e]{30}"}})))
-    for _ in range(3):
-        under_test.step()
-    assert under_test.engine._preparation._begun.keys() == {"new", "other"}
-    held.let_go.set()
-    under_test.finish()
-    assert re.fullmatch("a[b-e]{4}", text(under_test.outputs["new"].token_ids))
-    assert held.compiled <= 4, "those that were begun, and those that are asked for"
-
-
-def test_who_needs_no_compilation_waits_for_none(letters: GrammarCompiler) -> None:
-    """However many constraints are slow, and however many sequences they have that are first in line."""
-    held, kept = Held(letters), Constraint(regex="[a-e]{3}b")
-    letters.compile(kept)
-    under_test = EngineUnderTest(grammars=held)
-    for index in range(200):
-        params = SamplingParams.parse({"constraint": {"regex": f"[a-d]{{{1 + index % 20}}}"}, "max_tokens": 30})
-        under_test.engine.add(Request(str(index), [1, 2], params))
-    under_test.engine.add(Request("kept", [1, 2], SamplingParams(constraint=kept)))
-    under_test.engine.add(Request("resumed", [1, 2], SamplingParams(constraint=kept), output_token_ids=[1]))
-    while not {"kept", "resumed"} <= under_test.outputs.keys():
-        under_test.step()
-    assert not under_test.outputs.keys() - {"kept", "resumed"}
-    held.let_go.set()
-    under_test.finish()
-    assert len(under_test.outputs) == 202
-    assert held.compiled == 20
-
-
-@pytest.mark.parametrize("error", [ValueError("llguidance's"), KeyError("ours")], ids=["request", "fault"])
-def test_only_what_llguidance_does_not_take_is_the_requests_fault(letters: GrammarCompiler, error: Exception) -> None:
-    class Failing(Held):
-        def compile(self, constraint: Constraint) -> Grammar:
-            assert constraint.regex
-            raise error
-
-    under_test = EngineUnderTest(grammars=Failing(letters))
-    under_test.engine.add(Request("a", [1, 2], SamplingParams(constraint=Constraint(regex="[abc]x"))))
-    if isinstance(error, ValueError):
-        under_test.finish()
-        assert under_test.failures == {"a": "InvalidRequest"}
-    else:
-        with pytest.raises(KeyError, match="ours"):
-            under_test.finish()
-
-
 def test_drafts_that_are_forced_take_no_more_rows_of_logits_than_are_planned(
     letters: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,40 +222,6 @@ def test_a_grammar_that_is_not_kept_goes_with_its_last_sequence(
     params = SamplingParams(constraint=constraint)
     under_test.run(Request("a", [1, 2], params), Request("b", [1, 2], params))
     assert compiler.kept(constraint) is None
-
-
-@pytest.mark.parametrize("how", ["abort", "deadline"])
-def test_a_request_that_ends_while_its_tokens_are_gone_through_has_all_of_them(
-    letters: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    reached, go_on, take_again = threading.Event(), threading.Event(), Guide.take_again
-
-    def held(guide: Guide, token_id: int) -> None:
-        if guide.length == 3:
-            reached.set()
-            assert go_on.wait(60)
-        take_again(guide, token_id)
-
-    monkeypatch.setattr(Guide, "take_again", held)
-    under_test = EngineUnderTest(grammars=letters)
-    params = SamplingParams.parse({"constraint": {"regex": "[a-e]{20}"}, "deadline": 5.0, "max_tokens": 30})
-    under_test.engine.add(Request("a", [1, 2], params, output_token_ids=[1, 2, 3, 4, 5, 1, 2]))
-    while not reached.is_set():
-        under_test.step()
-    replay = under_test.engine._preparation._begun["a"]
-    if how == "abort":
-        under_test.engine.abort("a")
-    else:
-        under_test.clock.now += 6.0
-        under_test.step()
-    go_on.set()
-    wait([replay])
-    under_test.finish()
-    if how == "abort":
-        assert under_test.outputs["a"].finish_reason is FinishReason.ABORT
-        assert under_test.outputs["a"].token_ids == [1, 2, 3, 4, 5, 1, 2]
-    else:
-        assert under_test.failures == {"a": "DeadlineExceeded"}
 
 
 def test_a_model_without_a_tokenizer_takes_no_constraints() -> None:
