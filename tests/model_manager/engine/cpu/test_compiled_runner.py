@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,20 @@ from tests.model_manager.engine.batches import deal_blocks, make_step
 pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
 _MAX_TOKENS = 64
-_FORMATS = [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 _LAST_ROWS = (4, 5, 38, 58)
 """Last rows of the sequences in `_step`."""
 _ASKED: tuple[tuple[list[int], list[int]], ...] = (
     ([4, 58], []), ([], [7]), ([5, 38], [0, 1, 2, 38, 40]), ([58, 3, 3], [58, 0])
 )  # fmt: skip
 """Rows of logits and of hidden states."""
-_MODELS = (
-    random_checkpoints.llama_gqa,
-    random_checkpoints.qwen2,
-    random_checkpoints.opt,
-    tested_models.gemma,
-    tested_models.starcoder2,
-)
+_FLOAT32, _BFLOAT16, _INT8 = ({"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"})
+_LLAMA, _QWEN2, _OPT = random_checkpoints.llama_gqa, random_checkpoints.qwen2, random_checkpoints.opt
+_GEMMA, _STARCODER2 = tested_models.gemma, tested_models.starcoder2
+_CASES = [
+    *((_LLAMA, each) for each in (_FLOAT32, _BFLOAT16, _INT8)),
+    *((_QWEN2, _FLOAT32), (_OPT, _BFLOAT16), (_GEMMA, _INT8), (_STARCODER2, _FLOAT32)),
+]
+"""Each model, each format: a format's kernels do not know the model, nor do a model's parts know the format."""
 
 
 def _runner(folder: Path, **settings: Any) -> Any:
@@ -44,16 +45,21 @@ def _runner(folder: Path, **settings: Any) -> Any:
     return load_model(ModelConfig(model="small", **fields | settings), folder).runner
 
 
-@pytest.fixture(scope="module", params=_MODELS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    random_checkpoints.write(folder, request.param())
-    return folder
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
+    @cache
+    def made(make: Any) -> Path:
+        folder = tmp_path_factory.mktemp("model")
+        random_checkpoints.write(folder, make())
+        return folder
+
+    return made
 
 
-@pytest.fixture(scope="module", params=_FORMATS)
-def runner(request: pytest.FixtureRequest, folder: Path) -> Any:
-    return _runner(folder, **request.param)
+@pytest.fixture(scope="module", params=_CASES)
+def runner(request: pytest.FixtureRequest, folder_of: Callable[[Any], Path]) -> Any:
+    make, settings = request.param
+    return _runner(folder_of(make), **settings)
 
 
 def _step(logits_rows: Sequence[int] = _LAST_ROWS, hidden_rows: Sequence[int] = _LAST_ROWS) -> Any:
@@ -65,10 +71,17 @@ def _step(logits_rows: Sequence[int] = _LAST_ROWS, hidden_rows: Sequence[int] = 
     return step
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
+@pytest.mark.parametrize(
+    ("make", "dtype", "tolerance"),
+    [
+        *((make, "float32", 1e-4) for make in (_LLAMA, _QWEN2, _GEMMA, _STARCODER2)),
+        *((make, "bfloat16", 0.15) for make in (_LLAMA, _OPT)),
+    ],
+)
 def test_logits_and_hidden_states_are_those_of_transformers_code(
-    folder: Path, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+    folder_of: Callable[[Any], Path], make: Any, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = folder_of(make)
     compiled = _runner(folder, dtype=dtype)
     monkeypatch.setattr(compiled_loader, "plan_decoder", lambda _architecture, _config: None)
     plain = _runner(folder, dtype=dtype)
@@ -106,7 +119,9 @@ def test_the_head_alone_takes_more_rows_than_a_step_and_gives_the_same(runner: A
     torch.testing.assert_close(again, output.logits.repeat(_MAX_TOKENS, 1), rtol=1e-5, atol=1e-5)
 
 
-def test_int8_is_near_the_model_that_it_rounds(folder: Path) -> None:
+@pytest.mark.parametrize("make", [_LLAMA, _GEMMA])
+def test_int8_is_near_the_model_that_it_rounds(folder_of: Callable[[Any], Path], make: Any) -> None:
+    folder = folder_of(make)
     exact, rounded = (_runner(folder, quantization=name).execute(_step()).hidden for name in ("none", "int8"))
     difference = (exact - rounded).norm() / exact.norm()
     assert 0 < difference < 0.25
