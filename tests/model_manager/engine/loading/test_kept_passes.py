@@ -19,17 +19,9 @@ from millrace.model_manager.engine.loading.kept_passes import KeptPass
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.loading.placement import Placement
 from millrace.model_manager.engine.loading.refusing import not_served
-from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
-
-
-def _config(**settings: Any) -> ModelConfig:
-    return ModelConfig(model="small", kv_cache_gib=0.01, num_threads=1, **settings)
-
-
-def _pass(folder: Path, **settings: Any) -> KeptPass:
-    return KeptPass(Placement.choose(_config(**settings), read_checkpoint(folder)), "compiled")
+from tests.model_manager.engine.loading.other_start import config_of, keep_often, pass_of
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def test_a_second_load_does_not_check_again(folder: Path, monkeypatch: pytest.Mo
     masks = _Counted(transformers_loader, "check_windows", monkeypatch)
     answers = _Counted(transformers_loader, "check_against_own_attention", monkeypatch)
     for _ in range(2):
-        load_model(_config(max_loras=max_loras), folder)
+        load_model(config_of(max_loras=max_loras), folder)
     runs_compiled = plan.count == 1
     assert (plan.count, masks.count, answers.count) == ((1, 0, 0) if runs_compiled else (0, 1, 1))
     assert not (max_loras and runs_compiled)
@@ -77,11 +69,11 @@ def _other_config(folder: Path) -> None:
 
 @pytest.mark.parametrize("change", [_other_weights, _other_config])
 def test_another_checkpoint_in_the_same_folder_is_checked(folder: Path, change: Any) -> None:
-    kept = _pass(folder)
+    kept = pass_of(folder)
     kept.keep()
-    assert _pass(folder).is_kept()
+    assert pass_of(folder).is_kept()
     change(folder)
-    assert not _pass(folder).is_kept()
+    assert not pass_of(folder).is_kept()
 
 
 @pytest.mark.parametrize(
@@ -96,16 +88,16 @@ def test_another_checkpoint_in_the_same_folder_is_checked(folder: Path, change: 
     ],
 )
 def test_what_is_computed_otherwise_is_checked(folder: Path, settings: dict[str, Any]) -> None:
-    _pass(folder, dtype="float32").keep()
-    assert not _pass(folder, **{"dtype": "float32"} | settings).is_kept()
+    pass_of(folder, dtype="float32").keep()
+    assert not pass_of(folder, **{"dtype": "float32"} | settings).is_kept()
 
 
 @pytest.mark.parametrize("name", ["transformers.__version__", "engine_code"])
 def test_other_code_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    _pass(folder).keep()
-    assert _pass(folder).is_kept()
+    pass_of(folder).keep()
+    assert pass_of(folder).is_kept()
     monkeypatch.setattr(f"{kept_passes.__name__}.{name}", "0.0" if "version" in name else lambda: "other")
-    assert not _pass(folder).is_kept()
+    assert not pass_of(folder).is_kept()
 
 
 def test_a_refusal_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch, kept_in: Path) -> None:
@@ -115,20 +107,20 @@ def test_a_refusal_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch, ke
     with monkeypatch.context() as today:
         today.setattr(transformers_loader, "check_windows", refuse)
         with pytest.raises(ModelUnsupported, match="no day for it"):
-            load_model(_config(max_loras=1), folder)
+            load_model(config_of(max_loras=1), folder)
     assert not list(kept_in.rglob("checks/*"))
-    load_model(_config(max_loras=1), folder)
+    load_model(config_of(max_loras=1), folder)
     assert len(list(kept_in.rglob("checks/*"))) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 9])
 def test_a_damaged_pass_is_none(folder: Path, kept_in: Path, content: bytes) -> None:
-    _pass(folder).keep()
+    pass_of(folder).keep()
     (file,) = kept_in.rglob("checks/*")
     file.write_bytes(content)
-    assert not _pass(folder).is_kept()
-    _pass(folder).keep()
-    assert _pass(folder).is_kept()
+    assert not pass_of(folder).is_kept()
+    pass_of(folder).keep()
+    assert pass_of(folder).is_kept()
 
 
 def test_a_folder_that_cannot_be_written_only_costs_another_check(
@@ -136,42 +128,37 @@ def test_a_folder_that_cannot_be_written_only_costs_another_check(
 ) -> None:
     (kept_in / "checks").write_text("a file where the folder should be")
     with caplog.at_level(logging.WARNING):
-        load_model(_config(), folder)
+        load_model(config_of(), folder)
     assert "the checks of this model run again at its next start" in caplog.text
 
 
 def test_the_oldest_passes_are_forgotten(folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_passes, "_MOST_KEPT", 3)
     for age in range(5):
-        _pass(folder, max_model_len=100 + age).keep()
+        pass_of(folder, max_model_len=100 + age).keep()
         for file in kept_in.rglob("checks/*"):
             os.utime(file, ns=(file.stat().st_mtime_ns - 10**9,) * 2)
     assert len(list(kept_in.rglob("checks/*"))) == 3
-    assert [_pass(folder, max_model_len=100 + age).is_kept() for age in range(5)] == [False, False, True, True, True]
-
-
-def _keep_often(folder: Path, times: int) -> None:
-    for _ in range(times):
-        _pass(folder).keep()
-        assert _pass(folder).is_kept()
+    assert [pass_of(folder, max_model_len=100 + age).is_kept() for age in range(5)] == [False, False, True, True, True]
 
 
 def test_starts_at_the_same_time_do_not_disturb_each_other(folder: Path, kept_in: Path) -> None:
     starting = multiprocessing.get_context("spawn")
-    processes = [starting.Process(target=_keep_often, args=(folder, 50)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert _pass(folder).is_kept()
+    ready = starting.Event()
+    process = starting.Process(target=keep_often, args=(folder, ready))
+    process.start()
+    assert ready.wait(60)
+    keep_often(folder, ready)
+    process.join()
+    assert process.exitcode == 0
+    assert pass_of(folder).is_kept()
     assert len(list((kept_in / "checks").iterdir())) == 1
 
 
 def test_ranks_come_to_the_same_answer(folder: Path) -> None:
     """One that has found the pass checks with one that has not."""
-    _pass(folder).keep()
-    placement = Placement.choose(_config(), read_checkpoint(folder))
+    pass_of(folder).keep()
+    placement = Placement.choose(config_of(), read_checkpoint(folder))
     kept = KeptPass(placement, "compiled")
     assert kept.is_kept()
     rank: Any = type("Rank", (), {"least": lambda _self, number: min(number, 0)})()
@@ -180,7 +167,7 @@ def test_ranks_come_to_the_same_answer(folder: Path) -> None:
 
 
 def test_what_is_kept_says_what_it_is_of(folder: Path, kept_in: Path) -> None:
-    load_model(_config(), folder)
+    load_model(config_of(), folder)
     (file,) = kept_in.rglob("checks/*")
     content = json.loads(file.read_bytes())
     assert content["dtype"] == "torch.float32"
@@ -192,5 +179,5 @@ def test_another_model_is_another_pass(tmp_path: Path) -> None:
     for name, make in (("one", tested_models.olmo), ("other", tested_models.olmo2)):
         (tmp_path / name).mkdir()
         random_checkpoints.write(tmp_path / name, make())
-    _pass(tmp_path / "one").keep()
-    assert not _pass(tmp_path / "other").is_kept()
+    pass_of(tmp_path / "one").keep()
+    assert not pass_of(tmp_path / "other").is_kept()

@@ -27,10 +27,9 @@ from millrace.model_manager.engine.cpu.parameters import StoredParameters
 from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.interface import StepInput
 from millrace.model_manager.engine.loading import kept_passes, kept_weights, plan_check
-from millrace.model_manager.engine.loading.model_loader import load_model
-from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelCorrupt
 from tests.model_manager.engine import random_checkpoints, tested_models
+from tests.model_manager.engine.loading.other_start import load_often, loaded, logits_of, packed_files
 
 pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
@@ -55,19 +54,6 @@ def _small_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path: Path) -> Path:
     random_checkpoints.write(tmp_path, random_checkpoints.qwen2())
     return tmp_path
-
-
-def _load(folder: Path, **settings: Any) -> Any:
-    return load_model(ModelConfig(model="org/small", kv_cache_gib=0.01, num_threads=1, **settings), folder).runner
-
-
-def _logits(runner: Any) -> torch.Tensor:
-    logits: torch.Tensor = runner.execute(StepInput.of_first_tokens(9)).logits
-    return logits.clone()
-
-
-def _files(cache: Path) -> list[Path]:
-    return sorted((cache / "packed").glob("*"))
 
 
 class _Reads:
@@ -96,16 +82,16 @@ def test_a_second_load_reads_no_checkpoint_and_answers_bit_for_bit_the_same(
     random_checkpoints.write(tmp_path, config())
     with monkeypatch.context() as nothing_kept:
         nothing_kept.setattr(kept_weights, "_LEAST_BYTES", 2**40)
-        plain = _load(tmp_path, **settings)
+        plain = loaded(tmp_path, **settings)
     assert isinstance(plain, CompiledRunner)
-    first = _load(tmp_path, **settings)
+    first = loaded(tmp_path, **settings)
     assert reads.count > 0
     reads.count = 0
-    second = _load(tmp_path, **settings)
+    second = loaded(tmp_path, **settings)
     assert reads.count == 0
-    expected, states = _logits(plain), torch.randn(3, first.execute(_with_states()).hidden.shape[1])
+    expected, states = logits_of(plain), torch.randn(3, first.execute(_with_states()).hidden.shape[1])
     for runner in (first, second):
-        assert torch.equal(_logits(runner), expected)
+        assert torch.equal(logits_of(runner), expected)
         assert torch.equal(runner.execute(_with_states()).hidden, plain.execute(_with_states()).hidden)
         assert torch.equal(runner.logits(states), plain.logits(states))
 
@@ -118,11 +104,11 @@ def _with_states() -> StepInput:
 
 def test_formats_of_one_model_are_kept_beside_each_other(folder: Path, kept_in: Path, reads: _Reads) -> None:
     for settings in _FORMATS:
-        _load(folder, **settings)
-    assert len(_files(kept_in)) == 3
+        loaded(folder, **settings)
+    assert len(packed_files(kept_in)) == 3
     reads.count = 0
     for settings in _FORMATS:
-        _load(folder, **settings)
+        loaded(folder, **settings)
     assert reads.count == 0
 
 
@@ -143,25 +129,25 @@ def test_the_size_of_a_file_is_known_before_it_is_written(
 
     monkeypatch.setattr(kept_weights, "_make_room", noted)
     random_checkpoints.write(tmp_path, config)
-    _load(tmp_path, **settings)
-    (file,) = _files(kept_in)
+    loaded(tmp_path, **settings)
+    (file,) = packed_files(kept_in)
     assert asked == [pytest.approx(file.stat().st_size, rel=0.06)]
 
 
 def test_what_is_no_file_is_written_over(folder: Path, kept_in: Path, reads: _Reads) -> None:
-    _load(folder)
-    (file,) = _files(kept_in)
+    loaded(folder)
+    (file,) = packed_files(kept_in)
     file.unlink()
     os.mkfifo(file)
-    _load(folder)
+    loaded(folder)
     reads.count = 0
-    _load(folder)
+    loaded(folder)
     assert reads.count == 0
 
 
 def test_kept_weights_are_their_users_alone(folder: Path, kept_in: Path) -> None:
-    _load(folder)
-    (file,) = _files(kept_in)
+    loaded(folder)
+    (file,) = packed_files(kept_in)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
@@ -197,38 +183,38 @@ def _other_index(file: Path) -> None:
 def test_a_damaged_file_is_noticed_and_written_anew(
     folder: Path, kept_in: Path, reads: _Reads, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = _logits(_load(folder))
-    (file,) = _files(kept_in)
+    expected = logits_of(loaded(folder))
+    (file,) = packed_files(kept_in)
     whole = file.read_bytes()
     damage(file)
-    assert torch.equal(_logits(_load(folder)), expected)
+    assert torch.equal(logits_of(loaded(folder)), expected)
     assert caplog.text.count("; the weights are packed again") == 1
     assert file.read_bytes() == whole
     reads.count = 0
-    _load(folder)
+    loaded(folder)
     assert reads.count == 0
 
 
 def test_another_checkpoint_of_the_same_name_size_and_time_is_packed_anew(folder: Path, kept_in: Path) -> None:
     """Nothing tells it but the time at which the file was changed, which cannot be set."""
-    before = _logits(_load(folder))
+    before = logits_of(loaded(folder))
     file = folder / "model.safetensors"
     status = file.stat()
     weights = {name: tensor * 2 for name, tensor in load_file(file).items()}
     save_file(weights, file, {"format": "pt"})
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    after = _logits(_load(folder))
+    after = logits_of(loaded(folder))
     assert not torch.equal(after, before)
-    assert torch.equal(_logits(_load(folder)), after)
-    assert len(_files(kept_in)) == 1
+    assert torch.equal(logits_of(loaded(folder)), after)
+    assert len(packed_files(kept_in)) == 1
 
 
 def test_other_code_packs_anew(folder: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    _load(folder)
+    loaded(folder)
     monkeypatch.setattr(kept_passes, "engine_code", lambda: "other")
     reads.count = 0
-    _load(folder)
+    loaded(folder)
     assert reads.count > 0
 
 
@@ -237,7 +223,7 @@ def test_a_folder_that_cannot_be_written_costs_one_line(
 ) -> None:
     (kept_in / "packed").write_text("a file where the folder should be")
     with caplog.at_level(logging.WARNING):
-        _logits(_load(folder))
+        logits_of(loaded(folder))
     (line,) = (record for record in caplog.records if record.name == kept_weights.__name__)
     assert "are not kept for the next load" in line.getMessage()
 
@@ -245,28 +231,28 @@ def test_a_folder_that_cannot_be_written_costs_one_line(
 @pytest.mark.parametrize("most", [0, 2**12, 2**16])
 def test_a_full_disk_costs_one_line(folder: Path, kept_in: Path, most: int, caplog: pytest.LogCaptureFixture) -> None:
     """No file may be larger, and the packed weights are: small tensors fail when their buffer is full."""
-    expected = _logits(_load(folder))
-    size = _files(kept_in)[0].stat().st_size
+    expected = logits_of(loaded(folder))
+    size = packed_files(kept_in)[0].stat().st_size
     shutil.rmtree(kept_in / "packed")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit[1]))
     try:
-        runner = _load(folder)
+        runner = loaded(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert size > 2**16
-    assert torch.equal(_logits(runner), expected)
+    assert torch.equal(logits_of(runner), expected)
     assert caplog.text.count("packed weights are not kept for the next load") == 1
-    assert not _files(kept_in)
+    assert not packed_files(kept_in)
 
 
 def test_what_a_killed_load_left_is_written_over(folder: Path, kept_in: Path) -> None:
-    _load(folder)
-    (file,) = _files(kept_in)
+    loaded(folder)
+    (file,) = packed_files(kept_in)
     whole = file.read_bytes()
     file.rename(file.with_name(f"{file.name}.unfinished")).write_bytes(whole[:5000] * 90)
-    _load(folder)
-    assert [each.read_bytes() for each in _files(kept_in)] == [whole]
+    loaded(folder)
+    assert [each.read_bytes() for each in packed_files(kept_in)] == [whole]
 
 
 def test_a_load_that_fails_keeps_nothing(folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,33 +265,23 @@ def test_a_load_that_fails_keeps_nothing(folder: Path, kept_in: Path, monkeypatc
 
     monkeypatch.setattr(StoredParameters, "take", torn)
     with pytest.raises(ModelCorrupt):
-        _load(folder)
-    assert not _files(kept_in)
-
-
-def _load_often(folder: Path, times: int) -> None:
-    kept_weights._LEAST_BYTES = 0
-    for at in range(times):
-        _logits(_load(folder))
-        if at % 2:
-            for file in _files(Path(os.environ["MILLRACE_CACHE_DIR"])):
-                if not file.name.endswith(".unfinished"):
-                    file.unlink(missing_ok=True)
-    _load(folder)
+        loaded(folder)
+    assert not packed_files(kept_in)
 
 
 def test_two_loads_at_once_do_not_disturb_each_other(folder: Path, kept_in: Path, reads: _Reads) -> None:
     starting = multiprocessing.get_context("spawn")
-    processes = [starting.Process(target=_load_often, args=(folder, 10)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    _load(folder)
-    assert len(_files(kept_in)) == 1
+    ready = starting.Event()
+    process = starting.Process(target=load_often, args=(folder, ready))
+    process.start()
+    assert ready.wait(60)
+    load_often(folder, ready)
+    process.join()
+    assert process.exitcode == 0
+    loaded(folder)
+    assert len(packed_files(kept_in)) == 1
     reads.count = 0
-    _load(folder)
+    loaded(folder)
     assert reads.count == 0
 
 
@@ -313,39 +289,39 @@ def test_small_weights_and_those_of_adapters_are_not_kept(
     folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transformers' modules, which take adapters, have weights of their own."""
-    _load(folder, max_loras=1)
+    loaded(folder, max_loras=1)
     monkeypatch.undo()
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(kept_in))
-    _load(folder)
-    assert not _files(kept_in)
+    loaded(folder)
+    assert not packed_files(kept_in)
 
 
 def test_files_that_were_not_used_for_longest_make_room(
     folder: Path, kept_in: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _load(folder, dtype="float32")
-    size = _files(kept_in)[0].stat().st_size
+    loaded(folder, dtype="float32")
+    size = packed_files(kept_in)[0].stat().st_size
     others = [kept_in / "packed" / name for name in ("oldest", "older", "newest")]
     for age, file in enumerate(others):
         file.write_bytes(bytes(size))
         os.utime(file, ns=(age, age))
     _disk(monkeypatch, total=10 * (2 * size + size // 2), free=100 * size)
-    _load(folder, dtype="float32")  # is used: the newest now
-    _load(folder, quantization="int8")
-    names = {file.name for file in _files(kept_in)}
+    loaded(folder, dtype="float32")  # is used: the newest now
+    loaded(folder, quantization="int8")
+    names = {file.name for file in packed_files(kept_in)}
     assert len(names) == 3
     assert names & {"oldest", "older", "newest"} == {"newest"}
     _disk(monkeypatch, total=size, free=size)
-    _load(folder, dtype="bfloat16")
+    loaded(folder, dtype="bfloat16")
     assert "are more than they may take of this disk" in caplog.text
-    assert {file.name for file in _files(kept_in)} == names
+    assert {file.name for file in packed_files(kept_in)} == names
 
 
 def test_what_another_process_is_writing_is_left_to_it(
     folder: Path, kept_in: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _load(folder)
-    (file,) = _files(kept_in)
+    loaded(folder)
+    (file,) = packed_files(kept_in)
     size = file.stat().st_size
     file.unlink()
     _disk(monkeypatch, total=10 * (size + size // 2), free=100 * size)
@@ -357,8 +333,8 @@ def test_what_another_process_is_writing_is_left_to_it(
             fcntl.flock(writing, fcntl.LOCK_EX)
         else:
             writing.close()
-        _load(folder)
-        assert {each.name for each in _files(kept_in)} == ({name} if is_written else {file.name})
+        loaded(folder)
+        assert {each.name for each in packed_files(kept_in)} == ({name} if is_written else {file.name})
         writing.close()
         (file.parent / name).unlink(missing_ok=True)
     assert reads.count > 0
