@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from millrace.model_manager.engine.interface import StepInput
-from millrace.model_manager.engine.loading import kept_weights, plan_check
+from millrace.model_manager.engine.loading import kept_weights
 from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
 from millrace.model_manager.engine.loading.kept_passes import KeptPass
 from millrace.model_manager.engine.loading.model_loader import load_model
@@ -53,7 +53,7 @@ def keep_often(folder: Path, ready: Event) -> None:
 
 def load_often(folder: Path, ready: Event) -> None:
     """Load the model, whose packed weights are kept though they are small, and removed after every second load."""
-    unchecked = mock.patch.object(plan_check, "disagreement", return_value=None)
+    unchecked = mock.patch("millrace.model_manager.engine.loading.plan_check.disagreement", return_value=None)
     with unchecked, mock.patch.object(kept_weights, "_LEAST_BYTES", 0):
         ready.set()
         for at in range(10):
