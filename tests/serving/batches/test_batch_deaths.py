@@ -69,8 +69,7 @@ def test_a_batch_goes_on_after_the_death_of_its_server(runtime: Path) -> None:
         assert status is not None
         assert [len(model.pids) for model in status.models] == [1], "server and jobs share an engine"
         jobs = [each for each in status.jobs if not each.job.startswith("serve")]
-        assert len(jobs) == 2
-        assert len(ROWS) <= sum(each.finished for each in jobs) < 2 * len(ROWS), "what is written is not asked again"
+        assert [each.finished for each in jobs] == [len(ROWS)], "no row is computed twice"
 
 
 def test_a_batch_that_is_cancelled_or_expires_delivers_what_is_done(runtime: Path) -> None:
