@@ -30,6 +30,7 @@ import psutil
 from benchmarks.command_line import command_line
 from benchmarks.results import conclude
 from benchmarks.storms.job import Job
+from millrace.model_manager.client.status import stop_models
 
 _ROLES = ("launcher", "manager", "engine")
 _LOOK = 0.25
@@ -138,8 +139,6 @@ def _ended(job: Job) -> None:
             raise TimeoutError(f"the job did not end\n{job.said()[-3000:]}")
         time.sleep(0.05)
     assert status == 0, job.said()[-3000:]
-    while any(True for role in ("manager", "engine") for _ in job.victims(role)):
-        time.sleep(0.1)
 
 
 def grown(folder: Path, rows: int, options: argparse.Namespace, before: Size | None) -> Size:
@@ -151,6 +150,7 @@ def grown(folder: Path, rows: int, options: argparse.Namespace, before: Size | N
         job.start()
         _ended(job)
         seconds = time.monotonic() - started
+        stop_models(job.runtime)
     shards = [path.stat().st_size for path in folder.glob("out/c-*.jsonl")]
     answered = _lines(folder)
     assert answered == rows, f"{answered:,} of {rows:,} rows are answered"
@@ -185,6 +185,7 @@ def resumed(folder: Path, rows: int, options: argparse.Namespace) -> Resumed:
     write_input(folder / "in", range(rows // 2), options.files)
     job.start()
     _ended(job)
+    stop_models(job.runtime)
     write_input(folder / "in", range(rows // 2, rows), options.files)
     started = time.monotonic()
     with watched(job) as watch:
@@ -195,6 +196,7 @@ def resumed(folder: Path, rows: int, options: argparse.Namespace) -> Resumed:
         watch.look()
         used, held = watch.cpu_s()["launcher"], watch.peak_mb()["launcher"]
     job.kill()
+    stop_models(job.runtime)
     return Resumed(rows, rows // 2, round(seconds, 2), used, held)
 
 

@@ -12,9 +12,11 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ def main() -> int:
     parser.add_argument("--room", default="", help="blanks, where ps is to show an engine's arguments")
     manager = socket.socket(fileno=parser.parse_args().fd)
     die_with_parent(b"millrace-warm")
-    _import()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would leave no child to wait for
+    is_current = _import()
     if len([*Path("/proc/self/task").iterdir()]) > 1:
         return 1  # a fork would copy none of the other threads, and what they held would stay locked
     manager.send(READY)
@@ -43,6 +46,8 @@ def main() -> int:
         content, descriptors, _, _ = socket.recv_fds(manager, _LARGEST, 2)
         if not content:
             return 0
+        if not is_current():
+            return 1  # engines would keep what the code of before makes as that of the code that is there now
         pid = _fork()
         if pid == 0:
             manager.close()
@@ -52,16 +57,26 @@ def main() -> int:
         manager.send(str(pid).encode())
 
 
-def _import() -> None:
-    """OpenBLAS would start its threads as numpy is imported; engines compute nothing with it."""
-    before = os.environ.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+def _import() -> Callable[[], bool]:
+    """Returns what says whether the sources are still those that were imported."""
+    _import_numpy()
     from . import load, process  # noqa: F401
     from .resident_memory import give_back
 
     load.import_engine()
     _import_at_load()
     give_back()
+    from .loading.kept_passes import engine_code, hash_of_sources
+
+    return lambda: engine_code() == hash_of_sources()
+
+
+def _import_numpy() -> None:
+    """OpenBLAS would start its threads as numpy is imported; engines compute nothing with it."""
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import numpy  # noqa: F401
+
     del os.environ["OPENBLAS_NUM_THREADS"]
     if before is not None:
         os.environ["OPENBLAS_NUM_THREADS"] = before
@@ -71,7 +86,9 @@ def _import_at_load() -> None:
     """What loading a model would import and prepare first."""
     from .cpu.kernel_cache import prepare
     from .loading.config_classes import import_config_checks
+    from .loading.kept_passes import engine_code
 
+    engine_code()
     import_config_checks()
     prepare()
     gc.freeze()  # the collector of a forked process would write to each object, and so copy it

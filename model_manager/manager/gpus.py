@@ -61,9 +61,12 @@ def gpu_memory(gpus: Sequence[str]) -> dict[str, int]:
 
 
 def cores_of_engines() -> int:
-    """Cores that engines on the CPU divide: as many as OMP_NUM_THREADS says, where it is set, else all usable ones."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdigit() and int(told) else usable_cores()
+    """Cores that engines on the CPU divide: as many as OMP_NUM_THREADS says, where it is set, else all usable ones.
+
+    Of a list, as OpenMP takes it for regions in each other, the first number.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(told) if told.isdecimal() and int(told) else usable_cores()
 
 
 def engine_setups(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[EngineSetup]:

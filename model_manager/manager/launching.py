@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..store.cache_folder import cache_folder
 from ..store.environments import engine_environment, engine_python
@@ -47,18 +48,20 @@ class Launcher:
             self._template.close()
 
     async def _launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
-        ours, theirs = socket.socketpair()
-        try:
-            variables = _variables(config, gpus)
-            process: LaunchedProcess | None = None
-            if self._template is not None and config.backend == "torch":
-                process = await self._template.fork(config.model, variables, theirs)
-            return process or spawn(self._command, theirs, config, variables), ours
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        variables = _variables(config, gpus)
+        if self._template is not None and config.backend == "torch":
+            with _sockets() as (ours, theirs):
+                if (forked := await self._template.fork(config.model, variables, theirs)) is not None:
+                    return forked, ours.dup()
+        with _sockets() as (ours, theirs):  # others: a process that was forked too late must not read what is sent
+            return spawn(self._command, theirs, config, variables), ours.dup()
+
+
+@contextlib.contextmanager
+def _sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
 
 
 def _end(launching: asyncio.Task[tuple[LaunchedProcess, socket.socket]]) -> None:

@@ -39,6 +39,14 @@ class ForkedProcess:
         self.stderr = stderr
         self.returncode: int | None = None
 
+    def check_parent(self) -> None:
+        """Raises OSError, and ends the process, if the kernel gave it to another parent: its end would not be known."""
+        try:
+            self.poll()
+        except ChildProcessError:
+            os.kill(self.pid, signal.SIGKILL)
+            raise OSError("what it forks is not given to the manager") from None
+
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""
         if self.returncode is None:
@@ -103,7 +111,9 @@ class Template:
                 return await self._fork(json.dumps({"model": model, "variables": dict(variables)}).encode(), connection)
             except OSError as error:  # TimeoutError is one
                 self._is_broken = not self._is_ready
-                log.warning("engines start without what the template has imported: %s", error or "it gives no answer")
+                log.warning(
+                    "engines start without what the template has imported: %s", str(error) or "it gives no answer"
+                )
                 self.close()
                 return None
 
@@ -121,12 +131,14 @@ class Template:
                 pid = int(await self._hear(_FORKED_WITHIN))
             if pid < 0:
                 raise OSError("it cannot fork")
+            forked = ForkedProcess(pid, stderr)
+            forked.check_parent()
         except BaseException:
             stderr.close()
             raise
         finally:
             os.close(writing)
-        return ForkedProcess(pid, stderr)
+        return forked
 
     async def _hear(self, within: float) -> bytes:
         assert self._socket is not None
@@ -150,7 +162,8 @@ class Template:
 def _adopting_orphans() -> Iterator[None]:
     """Within, processes that lose their parent become this process's children, if it is an ancestor."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "the manager cannot adopt processes")
     try:
         yield
     finally:

@@ -85,6 +85,9 @@ class Backend:
     """Requests that go on from their tokens after the engine's death; the others start anew. With `unseeded` a seed
     begins the engine's stream of random numbers, which would begin again after the tokens; with `greedy` the engine has
     such a stream for each request, seeded or not."""
+    penalties_of_output: tuple[str, ...] = ()
+    """Parameters that it applies to tokens which it generated itself, so not to tokens that it is given to go on from:
+    requests with one of them start anew too."""
     tasks: frozenset[str] = frozenset(("generate",))
     parameters: frozenset[str]
     """Fields of SamplingParams that it obeys. Each back end of another library lists them one by one, so that it
@@ -116,6 +119,8 @@ class Backend:
 
     def goes_on(self, params: SamplingParams) -> bool:
         """Whether a request with these parameters goes on from its tokens after the engine's death."""
+        if any(getattr(params, name) != getattr(_DEFAULTS, name) for name in self.penalties_of_output):
+            return False
         match self.continues:
             case "unseeded":
                 return params.seed is None or not params.temperature
@@ -244,6 +249,7 @@ _TABLE = (
         overrides=("torch==2.13.0",),
         cuda_packages=("vllm==0.32.0",),
         continues="unseeded",
+        penalties_of_output=("presence_penalty", "frequency_penalty"),
         tasks=ALL_TASKS,
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
@@ -260,6 +266,7 @@ _TABLE = (
         loader="millrace.model_manager.backends.ctranslate2:load",
         modules=("ctranslate2", "transformers"),
         packages=("ctranslate2==4.8.5", "transformers==5.23.0", "torch==2.15.0"),
+        penalties_of_output=("repetition_penalty",),
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "ignore_eos"},
         settings=frozenset(("dtype", "device", "quantization", "max_model_len")),
@@ -278,6 +285,7 @@ _TABLE = (
         ),
         uses_gpus=False,
         continues="greedy",
+        penalties_of_output=("presence_penalty", "frequency_penalty"),
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
         | {"frequency_penalty", "constraint", "seed", "ignore_eos"},
@@ -308,7 +316,7 @@ _TABLE = (
     ),
     Backend(
         name="endpoint",
-        summary="remote servers over HTTP or gRPC: OpenAI's dialect, TGI, Triton, KServe v2, llama.cpp's",
+        summary="remote servers over HTTP or gRPC: OpenAI's dialect, TGI, Triton, KServe v2, llama.cpp's, MII's",
         loader="millrace.model_manager.backends.endpoint.engine:load",
         servers="remote",
         takes="text",

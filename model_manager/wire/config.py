@@ -221,7 +221,8 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Deaths of its engine that a request may be running at before it alone is failed."""
     orphan_grace: float = 10.0
     """How long the requests of a client that died go on, and its model stays loaded, for a retry or `--resume` to take
-    them over. A job that writes files, or is on Flink or Dataflow, asks for 120; the manager may give more."""
+    them over. A job that writes files, or is on Flink or Dataflow, asks for 120; the manager may give more, and
+    gives at most its results_kept."""
     results_kept: float = 600.0
     """How long a finished result waits for a retry to ask for it again."""
     results_kept_mib: float = 64.0

@@ -58,12 +58,13 @@ PRESETS = {
         f"python {shlex.quote(str(_SERVERS / 'optimum_nvidia.py'))} {{model}} {{port}}",
         dialect="openai-completions",
         extra_parameters="top_k,repetition_penalty",
+        max_connections=2,  # it runs one request at a time
     ),
     "powerinfer": Preset(
-        "server --model {model} --host 127.0.0.1 --port {port} --parallel 4 --cont-batching",
+        "server --model {model} --host 127.0.0.1 --port {port} --ctx-size 8192 --parallel 4 --cont-batching",
         dialect="llama-completion",
         health="/props",
-        max_connections=4,
+        max_connections=3,  # a slot is free a moment after its answer; without a free one it answers 404
     ),
     "llama-server": Preset(
         "llama-server --model {model} --host 127.0.0.1 --port {port}",

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 from apache_beam.io.filesystems import FileSystems
 
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.transforms.files.file_systems import create, exists
 from millrace.transforms.files.object_reads import open_file
+from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.tasks import DEFAULT_THRESHOLD, ClassifySettings, ExtractSettings, GenerateSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.schemas import schema_of
@@ -62,7 +63,13 @@ def _noted(files: OutputFiles) -> dict[str, Any] | None:
     if not exists(files.settings):
         return None
     with open_file(files.settings) as stream:
-        return msgspec.json.decode(stream.read(), type=dict[str, Any])
+        content = stream.read()
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"--resume: {files.settings} is damaged ({error}); remove it if the rows were made with these settings"
+        ) from None
 
 
 def has_other_template(files: OutputFiles, options: JobOptions) -> bool:
@@ -97,14 +104,21 @@ def forget_identity(files: OutputFiles | None) -> None:
     """After a job: if its output is whole, --resume begins another, which samples anew what failed."""
     if files is None or files.has_unfinished_rows():
         return
-    noted = _noted(files) or {}
-    if noted.pop(_IDENTITY, None) is not None:
-        _write(files, noted)
+    try:
+        noted = _noted(files) or {}
+        if noted.pop(_IDENTITY, None) is not None:
+            _write(files, noted)
+    except (OSError, MillraceError) as error:  # the job is done all the same
+        _log.warning("%s keeps the job's identity, so --resume samples alike what failed: %s", files.settings, error)
 
 
 def _write(files: OutputFiles, settings: dict[str, Any]) -> None:
-    with create(files.settings) as stream:
+    """All or nothing; on a disk by another file, since a kill may come between."""
+    place = f"{files.settings}.new" if is_local(files.settings) else files.settings
+    with create(place) as stream:
         stream.write(msgspec.json.encode(settings) + b"\n")
+    if place != files.settings:
+        Path(place).replace(files.settings)
 
 
 def _is_same(now: Any, earlier: Any) -> bool:

@@ -354,12 +354,19 @@ def _facts(backend: Backend) -> dict[str, str]:
         "weights": backend.files if backend.fetches_files else "the server's",
         "files of its own format, loaded as they are": _names(backend.own_files[:2]) or "none",
         "takes prompts as": {"tokens": "token ids, made with the model's tokenizer", "text": "text"}[backend.takes],
-        "a request after the engine's death": _AFTER_DEATH[backend.continues],
+        "a request after the engine's death": _after_death(backend),
         "constraints": constraints,
         "sampling parameters that it lacks": lacks,
         "further settings of `ModelConfig`": _names(backend.settings) or "none",
         "`backend_options`": "the engine's own" if backend.options is None else _names(backend.options) or "none",
     }
+
+
+def _after_death(backend: Backend) -> str:
+    if not backend.penalties_of_output:
+        return _AFTER_DEATH[backend.continues]
+    penalties = " or ".join(f"`{name}`" for name in backend.penalties_of_output)
+    return f"{_AFTER_DEATH[backend.continues]}; starts again with {penalties}"
 
 
 def _filled(text: str) -> Iterator[str]:

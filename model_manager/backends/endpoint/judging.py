@@ -28,6 +28,8 @@ _RETRIED = frozenset((408, 409, 424, 425, 429))
 _OUTAGES = frozenset((502, 503, 504))
 _HOPELESS = frozenset((401, 402, 403, 404, 405))
 _QUOTA = "insufficient_quota"
+_NO_SLOT = "slot unavailable"
+"""What PowerInfer says with 404 while each of its slots has a request: one is freed a moment after its answer."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ def judge(reply: Reply, url: str, options: EndpointOptions, *, was_there: bool =
     sentence = f"{url} answered {reply.name or status}" + (f": {said}" if said else "")
     if status == 429 and _QUOTA in said:
         raise ModelLoadFailed(f"{sentence}; its account has no quota left")
-    if status in _RETRIED or status >= 500 or (was_there and status == 404):
+    no_slot = status == 404 and _NO_SLOT in said
+    if status in _RETRIED or status >= 500 or no_slot or (was_there and status == 404):
         pause = retry_after(reply.headers.get("Retry-After"))
-        is_busy = status == 429 or pause is not None
+        is_busy = status == 429 or no_slot or pause is not None
         raise TryFailed(sentence, pause=pause, is_busy=is_busy, is_outage=status in _OUTAGES)
     if status in _HOPELESS or status < 400:
         location = without_key(printable(reply.headers.get("Location", "")), key)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ...wire.errors import InvalidRequest
 from ...wire.messages import FinishReason, Request
 from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, parsed
 
@@ -29,6 +30,8 @@ class _Completed(msgspec.Struct):
     stopping_word: str = ""
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
+    truncated: bool = False
+    """The prompt, or what was generated, was cut to fit the slot's context."""
 
 
 class LlamaCompletion:
@@ -67,6 +70,11 @@ class LlamaCompletion:
         """The text without the stop string, which the server leaves out."""
         del request, headers
         found = parsed(body, _Completed)
+        if found.truncated:
+            raise InvalidRequest(
+                "prompt: with its answer it is longer than a slot of the server's context, which cut it; give the"
+                " server a larger --ctx-size, which its slots (--parallel) divide"
+            )
         is_limit = found.stopped_limit or found.stop_type == "limit"
         if not (is_limit or found.stopped_eos or found.stopped_word or found.stop_type in ("eos", "word")):
             raise Garbled("its answer does not say why it ended")

@@ -7,8 +7,10 @@ The preset `optimum-nvidia` starts it with a Python that has optimum-nvidia and 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -26,8 +28,11 @@ def complete(pipe: Any, fields: dict[str, Any]) -> dict[str, Any]:
         chosen = {"top_k": 0, "top_p": 1.0} | chosen | {"temperature": temperature}
     else:
         chosen |= {"top_k": 1}  # the likeliest token alone: TensorRT-LLM takes no temperature of 0
-    text = pipe(prompt, max_new_tokens=most, **chosen)[0]["generated_text"]
-    text = (text if isinstance(text, str) else text[0]).removeprefix(prompt)
+    found = pipe(prompt, max_new_tokens=most, **chosen)[0]["generated_text"]
+    whole: str = found if isinstance(found, str) else found[0]
+    if not whole.startswith(prompt):
+        raise ValueError("prompt: the tokenizer writes it otherwise, so the answer behind it cannot be told apart")
+    text = whole.removeprefix(prompt)
     counts = [len(pipe.tokenizer(each, add_special_tokens=False)["input_ids"]) for each in (prompt, text)]
     ends = [place for stop in fields.get("stop", ()) if (place := text.find(stop)) >= 0]
     reason = "stop" if ends or counts[1] < most else "length"
@@ -48,12 +53,15 @@ def serve(pipe: Any, model: str, port: int) -> None:
             self._send(200, {"object": "list", "data": [{"id": model, "object": "model"}]})
 
         def do_POST(self) -> None:
-            fields = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             try:
+                fields = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with alone:
                     answer = complete(pipe, fields)
             except ValueError as error:
                 self._send(400, {"error": {"message": str(error)}})
+            except Exception:  # of the GPU, say: no later request would do better in this process
+                traceback.print_exc()
+                os._exit(1)
             else:
                 self._send(200, answer)
 

@@ -97,7 +97,12 @@ def surroundings(folder: Path) -> dict[str, Any]:
 
 @cache
 def engine_code() -> str:
-    """A hash of the engine's sources: a version says nothing while they are being changed."""
+    """The hash of the engine's sources as this process, or the one that forked it, first read them."""
+    return hash_of_sources()
+
+
+def hash_of_sources() -> str:
+    """A hash of the engine's sources as they are now: a version says nothing while they are being changed."""
     digest = hashlib.sha256()
     for source in sorted(_ENGINE.rglob("*.py")):
         digest.update(source.read_bytes())

@@ -148,9 +148,9 @@ GREEDY = SamplingParams(max_tokens=30, seed=1)
 @pytest.mark.parametrize(
     ("back_end", "told"),
     [
-        ("ctranslate2", {"seeded", "sampled", "greedy", "shown"}),
-        ("vllm", {"sampled", "greedy", "shown"}),
-        ("openvino", {"greedy", "shown"}),
+        ("ctranslate2", {"seeded", "sampled", "greedy", "frequency", "shown"}),
+        ("vllm", {"sampled", "greedy", "repetition", "shown"}),
+        ("openvino", {"greedy", "repetition", "shown"}),
         ("llama_cpp", {"shown"}),
     ],
 )
@@ -158,6 +158,8 @@ def test_only_requests_that_the_next_engine_goes_on_with_tell_their_tokens(back_
     """A stream's tokens were shown, and stay."""
     engine = hosted(Bursts(seed=3), goes_on=BACKENDS[back_end].goes_on)
     params = {"seeded": SEEDED, "sampled": SAMPLED, "greedy": GREEDY}
+    for name in ("frequency", "repetition"):  # an engine that counts its own output alone would forget the tokens
+        params[name] = SamplingParams.parse({"max_tokens": 30, f"{name}_penalty": 1.5})
     for name, each in params.items():
         engine.add(Request(name, [1], each))
     engine.add(Request("shown", [1], SEEDED, stream=True))

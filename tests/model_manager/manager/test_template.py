@@ -83,7 +83,8 @@ def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forkin
 def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(forking: Template) -> None:
     async def two() -> None:
         async with _forked(forking, "a") as (first, to_first):
-            (old,) = [each for each in psutil.Process().children() if each.pid != first.pid]
+            assert forking._process is not None
+            old = psutil.Process(forking._process.pid)
             old.kill()
             eventually(lambda: old.status() == psutil.STATUS_ZOMBIE)
             assert first.poll() is None

@@ -31,6 +31,7 @@ def test_a_job_answers_with_the_servers_model(flags: str) -> None:
     assert command[at - 2 : at] == ["-m", "millrace"]
     options = parse(command[at + 1 :], "generate")
     assert options.model == ModelConfig.parse(given(known, names["model"]) | read_backend(known)).for_task("generate")
-    assert options.manager == ManagerConfig.parse(given(known, names["manager"]))
+    asked = ManagerConfig.parse({"orphan_grace": 120.0, **given(known, names["manager"])})  # a job of files comes back
+    assert options.manager == asked
     assert options.chat is False
     assert options.if_exists == "resume"

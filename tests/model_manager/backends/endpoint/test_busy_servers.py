@@ -30,6 +30,12 @@ def test_a_busy_server_is_waited_for_however_often_it_says_so(servers: Servers) 
     assert server.tries == {"a": 21}
 
 
+def test_a_server_without_a_free_slot_is_busy_though_it_says_404(servers: Servers) -> None:
+    server = servers.start(lambda _prompt, tries: 404 if tries <= 20 else None)
+    with engine_for(server.url, retries=1) as engine:
+        assert text(answers(engine, ["slot unavailable"])["slot unavailable"]) == "<slot unavailable>"
+
+
 @pytest.mark.parametrize("date", ["0", "Tue, 24 Nov 2020 11:00:00 GMT", None])
 def test_a_busy_server_that_names_no_time_is_asked_again_after_a_wait_that_grows(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, date: str | None

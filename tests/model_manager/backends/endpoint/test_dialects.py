@@ -123,6 +123,13 @@ def test_a_choice_that_is_not_whole_is_no_answer(choice: dict[str, Any]) -> None
         dialect.read(asked({"text": "a", "params": {}}), msgspec.json.encode({"choices": [choice]}), {})
 
 
+def test_an_answer_to_a_cut_prompt_fails_its_row() -> None:
+    body = {"content": "a", "stop": True, "stopped_eos": True, "truncated": True}
+    dialect = spoken("m", {"dialect": "llama-completion"})
+    with pytest.raises(InvalidRequest, match="--ctx-size"):
+        dialect.read(asked({"text": "a", "params": {}}), msgspec.json.encode(body), {})
+
+
 def test_an_answer_that_a_filter_stopped_fails_its_row() -> None:
     dialect = spoken("m", {})
     body = {"choices": [{"message": {"content": "a"}, "finish_reason": "content_filter"}]}
