@@ -20,7 +20,7 @@ WHERE = {
 """Under "Where to look": a task's files, each with the names in it."""
 COUNTS = [int(count) for count in re.findall(r"^\*\*[\w ,]+\*\* \((\d+)", PAGE, re.MULTILINE)]
 PROFILED = """
-import os, sys, threading
+import functools, os, sys, threading
 from importlib.machinery import SourceFileLoader
 if "PROFILE_TO" in os.environ:
     seen, file = {}, open(os.environ["PROFILE_TO"] + f"/{os.getpid()}", "w", buffering=1)
@@ -30,13 +30,18 @@ if "PROFILE_TO" in os.environ:
             seen[id(code)] = code
             file.write(f"{code.co_filename} {code.co_qualname}\\n")
     load = SourceFileLoader.exec_module
-    def loaded(loader, module):  # what packages call while they are imported is most of all calls, and asked by nobody
+    def traced(trace, function, *given):
         before = sys.gettrace()
-        sys.settrace(None if "site-packages" in loader.path else called)
+        sys.settrace(trace)
         try:
-            load(loader, module)
+            return function(*given)
         finally:
             sys.settrace(before)
+    def loaded(loader, module):
+        # What packages call while they are imported, or compile, is most of all calls, and asked by nobody.
+        traced(None if "site-packages" in loader.path else called, load, loader, module)
+        if loader.path.endswith("/cpu/kernel_cache.py"):
+            module.compiled = functools.partial(traced, None, module.compiled)
     SourceFileLoader.exec_module = loaded
     threading.settrace(called)
     sys.settrace(called)
