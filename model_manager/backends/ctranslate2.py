@@ -23,7 +23,7 @@ from ..store.engine_formats import is_in_format
 from ..wire.config import Dtype, ModelConfig, Option
 from ..wire.errors import ConfigError, ModelLoadFailed
 from .conversions import convert, converted
-from .ctranslate2_batches import Batches
+from .ctranslate2_batches import BatchedGenerator
 from .dtypes import computing_dtype, declared_dtype
 from .engine_options import in_range, of_type
 from .engine_words import one_line
@@ -84,7 +84,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         quantization=quantization or "none",
     )
     most = min(config.max_num_seqs, _MOST_ON_CPU) if generator.device == "cpu" else config.max_num_seqs
-    library = Batches(generator, model.vocabulary, most, model.eos, at_once)
+    library = BatchedGenerator(generator, model.vocabulary, most, model.eos, at_once)
     return HostedEngine(info, library, StopRules.load(folder, model.eos))
 
 

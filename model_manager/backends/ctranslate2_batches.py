@@ -82,7 +82,7 @@ class _Steps:
 
 
 @dataclass
-class Batches:
+class BatchedGenerator:
     """Its generator as a Library. Threads of its own run the batches; what they generate comes through a queue."""
 
     generator: Any

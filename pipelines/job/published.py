@@ -37,7 +37,7 @@ _EVERY = 1.0
 _log = logging.getLogger(__name__)
 
 
-class JobCounts(NamedTuple):
+class RowTally(NamedTuple):
     """Rows and tokens so far."""
 
     read: int = 0
@@ -125,10 +125,10 @@ class _Publisher:
         )
 
 
-def counts_of(tally: Mapping[str, int]) -> JobCounts:
+def counts_of(tally: Mapping[str, int]) -> RowTally:
     """By the names of Beam's counters (transforms/elements/metrics.py)."""
     found = Counter(tally)
-    return JobCounts(
+    return RowTally(
         read=found["prompts"] + found["unreadable_rows"],
         done=found["requests"] - found["failures"],
         failed=found["failures"] + found["unreadable_rows"],
@@ -137,5 +137,5 @@ def counts_of(tally: Mapping[str, int]) -> JobCounts:
     )
 
 
-def _managers(job: JobStatus) -> JobCounts:
-    return JobCounts(0, job.finished, job.failed, job.prompt_tokens, job.generated_tokens)
+def _managers(job: JobStatus) -> RowTally:
+    return RowTally(0, job.finished, job.failed, job.prompt_tokens, job.generated_tokens)

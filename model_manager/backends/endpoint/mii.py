@@ -2,7 +2,8 @@
 
 Neither takes a temperature of 0, and both sample with top_p 0.9 unless they are told another. Where a request has stop
 strings, MII no longer ends it at an end-of-sequence token, so rows may have none. The OpenAI server ignores what it
-does not know, and parameters that MII has no use for: seeds, penalties, logit_bias.
+does not know, and parameters that MII has no use for: seeds, penalties, logit_bias. Its least number of tokens counts
+the prompt, so it is not taken.
 Source: MII's entrypoints/openai_api_server.py and data_models.py, config.py (GenerateParamsConfig), docs on the REST
 API.
 """
@@ -19,8 +20,7 @@ from ...wire.messages import FinishReason, Request
 from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, given, parsed
 from .openai import OpenAI
 
-_SAMPLING = frozenset(("top_k", "top_p"))
-_OPENAI = _SAMPLING | {"min_tokens"}
+_OPENAI = frozenset(("top_k", "top_p"))
 _REST = _OPENAI | {"ignore_eos"}
 _ENDINGS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -80,7 +80,7 @@ class MiiRest:
         """One prompt: the answers of several come together, the last one with the slowest."""
         params = request.params
         fields: dict[str, Any] = {"prompts": [request.text], "max_new_tokens": params.max_tokens}
-        fields |= {"min_new_tokens": params.min_tokens, "ignore_eos": params.ignore_eos, "return_full_text": False}
+        fields |= {"ignore_eos": params.ignore_eos, "return_full_text": False}
         fields["do_sample"] = params.temperature > 0
         if fields["do_sample"]:
             fields |= {"temperature": params.temperature, "top_p": params.top_p} | given(params, ("top_k",))

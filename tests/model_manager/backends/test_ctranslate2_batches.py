@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.model_manager.backends.ctranslate2_batches import Batches
+from millrace.model_manager.backends.ctranslate2_batches import BatchedGenerator
 from millrace.model_manager.backends.hosted import Event
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -33,7 +33,7 @@ class Generator:
             step += 1
 
 
-def _submit(library: Batches, length: int, **params: Any) -> None:
+def _submit(library: BatchedGenerator, length: int, **params: Any) -> None:
     sequence = SimpleNamespace(
         request_id=f"of {length}",
         token_ids=[1] * length,
@@ -45,7 +45,7 @@ def _submit(library: Batches, length: int, **params: Any) -> None:
 
 def test_prompts_of_like_length_run_together_the_oldest_first() -> None:
     generator = Generator()
-    library = Batches(generator, ["a", "b"], batch_size=2, eos=[])
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=2, eos=[])
     _submit(library, 5)
     eventually(lambda: generator.batches)
     for length in (9, 3, 8, 2):
@@ -57,7 +57,7 @@ def test_prompts_of_like_length_run_together_the_oldest_first() -> None:
 
 def test_as_many_batches_run_at_once_as_there_are_replicas_and_share_what_waits() -> None:
     generator = Generator()
-    library = Batches(generator, ["a", "b"], batch_size=8, eos=[], at_once=2)
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=8, eos=[], at_once=2)
     for length in (2, 3, 4, 5):
         _submit(library, length)
     eventually(lambda: len(generator.batches) == 2, "a second batch while the first one is held")
@@ -68,7 +68,7 @@ def test_as_many_batches_run_at_once_as_there_are_replicas_and_share_what_waits(
 
 def test_a_batch_has_one_set_of_parameters_and_each_request_its_own_tokens() -> None:
     generator = Generator()
-    library = Batches(generator, ["a", "b"], batch_size=8, eos=[])
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=8, eos=[])
     _submit(library, 5)
     eventually(lambda: generator.batches)
     for length, temperature in ((4, 0.0), (3, 1.0), (2, 0.0)):
@@ -87,7 +87,7 @@ def test_a_batch_has_one_set_of_parameters_and_each_request_its_own_tokens() -> 
 
 def test_the_tokens_of_a_step_of_a_batch_are_told_together() -> None:
     generator = Generator()
-    library = Batches(generator, ["a", "b"], batch_size=8, eos=[])
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=8, eos=[])
     for length in (3, 4, 5):
         _submit(library, length)
     eventually(lambda: generator.batches)
@@ -114,7 +114,7 @@ class Refusing(Generator):
         super().generate_batch(prompts, callback=callback)
 
 
-def _events(library: Batches, ended: int) -> list[Event]:
+def _events(library: BatchedGenerator, ended: int) -> list[Event]:
     """What it tells until so many requests have ended."""
     told: list[Event] = []
 
@@ -128,7 +128,7 @@ def _events(library: Batches, ended: int) -> list[Event]:
 
 def test_of_a_refused_batch_only_the_request_that_is_refused_alone_fails() -> None:
     generator = Refusing(3, ValueError("the prompt is   odd"))
-    library = Batches(generator, ["a", "b"], batch_size=8, eos=[])
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=8, eos=[])
     for length in (2, 3, 4):
         _submit(library, length)
     told = _events(library, ended=3)
@@ -149,7 +149,7 @@ def test_of_a_refused_batch_only_the_request_that_is_refused_alone_fails() -> No
     ],
 )
 def test_what_is_the_engines_fault_ends_the_process_and_no_request(error: Exception, told: int) -> None:
-    library = Batches(Refusing(3, error, told), ["a", "b"], batch_size=8, eos=[])
+    library = BatchedGenerator(Refusing(3, error, told), ["a", "b"], batch_size=8, eos=[])
     for length in (2, 3):
         _submit(library, length)
 

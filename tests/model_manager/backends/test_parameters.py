@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millrace.model_manager.backends.ctranslate2_batches import Batches
+from millrace.model_manager.backends.ctranslate2_batches import BatchedGenerator
 from millrace.model_manager.backends.endpoint import kserve, llama_completion, openai, tgi
 from millrace.model_manager.backends.endpoint.dialects import ALWAYS
 from millrace.model_manager.backends.llama_cpp.exchange import _body, _grammar
@@ -110,7 +110,7 @@ def of_openvino(params: SamplingParams) -> Any:
 
 def of_ctranslate2(params: SamplingParams) -> Any:
     generator = Recorder()
-    library = Batches(generator, [str(n) for n in range(100)], batch_size=1, eos=[7])
+    library = BatchedGenerator(generator, [str(n) for n in range(100)], batch_size=1, eos=[7])
     library.submit(sequence_of(params), params)
     eventually(generator.news.is_set)
     return generator.asked

@@ -14,7 +14,7 @@ import pytest
 
 from millrace.model_manager.wire.job_progress import JobFile, JobProgress, running_jobs
 from millrace.pipelines.cli import dispatch
-from millrace.pipelines.job.published import JobCounts, counts_of
+from millrace.pipelines.job.published import RowTally, counts_of
 from tests.job_commands import job_command, started
 from tests.waiting import eventually
 
@@ -111,4 +111,4 @@ def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(
 
 def test_counts_are_made_of_beams_counters() -> None:
     tally = {"prompts": 10, "unreadable_rows": 2, "requests": 7, "failures": 3, "prompt_tokens": 5, "other": 1}
-    assert counts_of(tally) == JobCounts(read=12, done=4, failed=5, prompt_tokens=5, generated_tokens=0)
+    assert counts_of(tally) == RowTally(read=12, done=4, failed=5, prompt_tokens=5, generated_tokens=0)

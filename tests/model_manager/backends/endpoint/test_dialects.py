@@ -89,7 +89,7 @@ def test_each_preset_that_needs_a_gpu_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["mii", "mii-chat", "mii-completions"])
-@pytest.mark.parametrize("params", [{"stop": ["."]}, {"seed": 1}, {"frequency_penalty": 1.0}, {"logit_bias": {3: 1.0}}])
+@pytest.mark.parametrize("params", [{"stop": ["."]}, {"seed": 1}, {"min_tokens": 2}, {"logit_bias": {3: 1.0}}])
 def test_what_mii_ignores_or_ends_wrongly_is_refused(dialect: str, params: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"^{next(iter(params))}=.*: the dialect {dialect} does not take it"):
         spoken("m", {"dialect": dialect}).check(asked({"text": "a", "params": params}))
