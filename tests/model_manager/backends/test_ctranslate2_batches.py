@@ -58,8 +58,9 @@ def test_prompts_of_like_length_run_together_the_oldest_first() -> None:
 def test_as_many_batches_run_at_once_as_there_are_replicas_and_share_what_waits() -> None:
     generator = Generator()
     library = BatchedGenerator(generator, ["a", "b"], batch_size=8, eos=[], at_once=2)
-    for length in (2, 3, 4, 5):
-        _submit(library, length)
+    with library.changed:  # no batch begins before all of them wait
+        for length in (2, 3, 4, 5):
+            _submit(library, length)
     eventually(lambda: len(generator.batches) == 2, "a second batch while the first one is held")
     assert sorted(generator.batches) == [[2, 3], [4, 5]]
     generator.goes_on.set()
