@@ -37,6 +37,7 @@ from .server import ManagerServer
 def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
     """Run until nobody needs the manager, or a signal comes; `engine_command` starts an engine (another for tests)."""
     options = _options(arguments)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started it may ignore it; then no engine's end has a status
     settings = msgspec.json.decode(options.settings, type=ManagerConfig)
     if options.listen is None:
         _run_here(RuntimeDir(options.runtime), options.lock_fd, settings, engine_command)

@@ -24,6 +24,7 @@ TEMPLATE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.t
 _READY_WITHIN = 60.0
 """Seconds for the template to import torch, on a machine that may be very busy."""
 _FORKED_WITHIN = 10.0
+_MOST_FAILURES = 2
 _ROOM = 256
 """Bytes of an engine's arguments that ps can show, beside those of the template."""
 _LARGEST = 64
@@ -42,23 +43,32 @@ class ForkedProcess:
     def check_parent(self) -> None:
         """Raises OSError, and ends the process, if the kernel gave it to another parent: its end would not be known."""
         try:
-            self.poll()
+            self._reap(os.WNOHANG)
         except ChildProcessError:
             os.kill(self.pid, signal.SIGKILL)
             raise OSError("what it forks is not given to the manager") from None
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        """Its exit status, negative for a signal; None while it runs. 0, as in subprocess, if somebody else took it."""
+        try:
+            self._reap(os.WNOHANG)
+        except ChildProcessError:
+            self.returncode = 0
         return self.returncode
 
     def wait(self) -> int:
         """Its exit status, once it has ended."""
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        try:
+            self._reap(0)
+        except ChildProcessError:
+            self.returncode = 0
+        assert self.returncode is not None
         return self.returncode
+
+    def _reap(self, options: int) -> None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
 
     def kill(self) -> None:
         """End it at once."""
@@ -69,14 +79,15 @@ class ForkedProcess:
 class Template:
     """At most one process, started when it is first needed, and anew after it was killed.
 
-    One that ends before it is ready, since an import fails, is not started again: engines will say what is wrong.
+    After two in a row that end before they are ready, as an import fails, none is started: engines say what is wrong.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._is_ready = False
-        self._is_broken = False
+        self._failures = 0
+        """Of processes in a row that ended before they were ready."""
         self._lock = asyncio.Lock()
 
     def start(self) -> None:
@@ -105,12 +116,12 @@ class Template:
         socket to the manager. None if there is no template.
         """
         async with self._lock:
-            if self._is_broken:
+            if self._failures == _MOST_FAILURES:
                 return None
             try:
                 return await self._fork(json.dumps({"model": model, "variables": dict(variables)}).encode(), connection)
             except OSError as error:  # TimeoutError is one
-                self._is_broken = not self._is_ready
+                self._failures += not self._is_ready
                 log.warning(
                     "engines start without what the template has imported: %s", str(error) or "it gives no answer"
                 )
@@ -122,7 +133,7 @@ class Template:
         assert self._socket is not None
         if not self._is_ready:
             await self._hear(_READY_WITHIN)
-            self._is_ready = True
+            self._is_ready, self._failures = True, 0
         reading, writing = os.pipe()
         stderr = os.fdopen(reading, "rb", 0)
         try:

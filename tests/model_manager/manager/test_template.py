@@ -97,6 +97,20 @@ def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_b
     asyncio.run(two())
 
 
+def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: Template) -> None:
+    """As where whoever started the manager ignores SIGCHLD: its children leave no status behind."""
+
+    async def one() -> None:
+        async with _forked(forking, "a") as (process, connection):
+            connection.sendall(b"0")
+            os.waitpid(process.pid, 0)
+            assert process.poll() == process.wait() == 0
+            process.kill()
+            process.stderr.close()
+
+    asyncio.run(one())
+
+
 def test_where_the_template_fails_engines_are_started_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,7 +118,7 @@ def test_where_the_template_fails_engines_are_started_anew(
 
     async def two() -> None:
         launcher = Launcher()
-        for _ in range(2):
+        for _ in range(3):
             process, ours = await launcher.launch(ModelConfig(backend="torch"), ())
             assert isinstance(process, subprocess.Popen)
             with process:
@@ -113,7 +127,7 @@ def test_where_the_template_fails_engines_are_started_anew(
         launcher.close()
 
     asyncio.run(two())
-    assert len([each for each in caplog.records if "template" in each.message]) == 1, "it was tried again"
+    assert len([each for each in caplog.records if "template" in each.message]) == 2, "tried once more"
 
 
 def test_whoever_is_killed_requests_are_answered_and_nothing_is_left(machine: Machine) -> None:
