@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from benchmarks.command_line import command_line
 from benchmarks.results import conclude
 from benchmarks.storms.job import Job
 from millrace.model_manager.client.status import stop_models
+from tests.runners.watching import repeatedly
 
 _ROLES = ("launcher", "manager", "engine")
 _LOOK = 0.25
@@ -107,19 +107,9 @@ class Watch:
 @contextmanager
 def watched(job: Job) -> Iterator[Watch]:
     """Looks while the block runs."""
-    watch, over = Watch(job), threading.Event()
-
-    def go_on() -> None:
-        while not over.wait(_LOOK):
-            watch.look()
-
-    thread = threading.Thread(target=go_on, daemon=True)
-    thread.start()
-    try:
+    watch = Watch(job)
+    with repeatedly(watch.look, every=_LOOK):
         yield watch
-    finally:
-        over.set()
-        thread.join()
 
 
 def write_input(folder: Path, rows: range, files: int) -> None:
@@ -132,13 +122,7 @@ def write_input(folder: Path, rows: range, files: int) -> None:
 
 
 def _ended(job: Job) -> None:
-    deadline = time.monotonic() + _WITHIN
-    while (status := job.status()) is None:
-        if time.monotonic() > deadline:
-            job.kill()
-            raise TimeoutError(f"the job did not end\n{job.said()[-3000:]}")
-        time.sleep(0.05)
-    assert status == 0, job.said()[-3000:]
+    assert job.wait(_WITHIN) == 0, job.said()[-3000:]
 
 
 def grown(folder: Path, rows: int, options: argparse.Namespace, before: Size | None) -> Size:

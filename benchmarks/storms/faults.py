@@ -131,13 +131,7 @@ def endured(job: Job, fault: str, expected: dict[str, str]) -> dict[str, Any]:
 
 def _ended(job: Job, *more: str) -> int:
     job.start(*more)
-    deadline = time.monotonic() + _WITHIN
-    while (status := job.status()) is None:
-        if time.monotonic() > deadline:
-            job.kill()
-            raise TimeoutError(f"the job did not end\n{job.said()[-3000:]}")
-        time.sleep(0.1)
-    return status
+    return job.wait(_WITHIN)
 
 
 def _last_line(job: Job) -> str:

@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,16 @@ class Job:
         """How the launcher ended; None while it runs."""
         assert self.process is not None, "it was started"
         return self.process.poll()
+
+    def wait(self, within: float) -> int:
+        """How the launcher ended; raises TimeoutError, and kills it, if it goes on for so many seconds."""
+        deadline = time.monotonic() + within
+        while (status := self.status()) is None:
+            if time.monotonic() > deadline:
+                self.kill()
+                raise TimeoutError(f"the job did not end\n{self.said()[-3000:]}")
+            time.sleep(0.1)
+        return status
 
     def said(self) -> str:
         """What the last launcher printed."""

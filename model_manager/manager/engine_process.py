@@ -64,7 +64,7 @@ class EngineProcess:
         folder: str,
         settings: ManagerConfig,
     ) -> None:
-        """Of a process that has just started, with our end of the socket to it."""
+        """The process has just started; `ours` is our end of the socket to it."""
         self._process = process
         self._settings = settings
         self._socket = ours

@@ -87,7 +87,7 @@ class Template:
         self._socket: socket.socket | None = None
         self._is_ready = False
         self._failures = 0
-        """Of processes in a row that ended before they were ready."""
+        """How many processes in a row ended before they were ready."""
         self._lock = asyncio.Lock()
 
     def start(self) -> None:

@@ -50,12 +50,12 @@ def watched(runtime: Path) -> Iterator[Seen]:
 
 
 @contextlib.contextmanager
-def repeatedly(look: Callable[[], None]) -> Iterator[None]:
-    """Look several times a second while the block runs."""
+def repeatedly(look: Callable[[], None], every: float = _POLL) -> Iterator[None]:
+    """Look while the block runs, with so many seconds between two looks."""
     over = threading.Event()
 
     def go_on() -> None:
-        while not over.wait(_POLL):
+        while not over.wait(every):
             look()
 
     thread = threading.Thread(target=go_on, daemon=True)
