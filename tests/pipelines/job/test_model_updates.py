@@ -61,7 +61,9 @@ class Job:
         return self.run(output, f"--model_updates=watch:{self.file}", "--model_updates_every=0.05", *flags)
 
     def run_with_a_change(self, output: str, **settings: Any) -> None:
-        """The prompts come as they are read, those of the second half once the next model is loaded."""
+        """The prompts come as they are read: those of the second half once the next model is loaded, and the last one
+        once the first model's process is gone.
+        """
         model = ModelConfig.parse({"model": str(self.folder / "a")} | settings)
         with pipeline() as p:
             numbers = p | beam.Create(range(PROMPTS), reshuffle=False)
@@ -150,10 +152,12 @@ class Job:
 
 
 def _paced(number: int, job: Job) -> Prompt:
-    """In the middle another model is named, and waited for."""
+    """In the middle another model is named, and waited for; before the last one, the end of the first model."""
     if number == PROMPTS // 2:
         job.name("b")
         eventually(lambda: "b" in job.ready())
+    if number == PROMPTS - 1:
+        eventually(lambda: set(job.engines()) == {"b"})
     return Prompt(id=f"p{number}", text=f"question {number}")
 
 
