@@ -59,11 +59,18 @@ class Classify(RowOutputTransform):
         text_column: str | None = None,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`labels`: names, or a mapping from each name to its meaning; at least two, unless `multiple`. `examples` are
-        documents with their label or labels. `threshold` needs `multiple` and is 0.5 by default.
+        """`labels`: The labels as they are, or each with what it means: two or more, or one with multiple.
 
-        Only priority, deadline, cache_salt and adapter are used of the sampling parameters. `template` and
-        `text_column` work as in Extract.
+        `multiple`: Several labels may hold, or none.
+
+        `threshold`: Probability from which a label holds, where several may hold; 0.5 unless given.
+
+        `examples`: Documents with their label, or labels.
+
+        `template`: The prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
+
+        `text_column` is where mappings have the document; by default `text`, `document` or `prompt`. Of the sampling
+        parameters only priority, deadline, cache_salt and adapter are used.
 
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """

@@ -37,9 +37,13 @@ class Embed(ModelTransform):
         normalize: bool = True,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`pooling`: the last token's hidden state, or the mean of all. `normalize`: to length 1.
+        """`template`: Make each prompt of the row's columns: 'query: {text}'. A row without one of them is a dead
+        letter.
 
-        `template`: as for Generate.
+        `pooling`: The last token's state, or the mean of all.
+
+        `normalize`: Scale each vector to length 1.
+
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         if pooling not in get_args(Pooling):

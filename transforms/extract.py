@@ -72,17 +72,21 @@ class Extract(RowOutputTransform):
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`rows`: the type.
+        """`rows`: A dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a mapping or a file.
 
-        `examples` are documents with their rows: instances of the type, or mappings.
+        `examples`: Documents with their rows: instances of the type, or mappings.
 
-        `template` is the prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
+        `template`: The prompt, with places for {fields}, {examples} and {document}: text, or chat messages.
+
         `max_tokens` is for one answer; by default the one in `params`, or 1024 where `params` has its default, 128.
         `text_column` is where mappings have the document; by default `text`, `document` or `prompt`.
-        `details` gives rows of id, value, confidence, confidences, spans, columns, model and revision in the place of
-        the values.
-        `stateful`: as for Generate. `settings`: see
-        `requests.model_transform.ModelSettings`.
+
+        `details`: Give each row's id, value, confidence, spans and more, instead of the value alone.
+
+        `stateful`: Keep what is in flight in the runner's state: for long generations on streams; not for a broker's
+        messages on Prism (docs: Streams).
+
+        `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         self._record = record_of(rows)
         check_supported(self._record)

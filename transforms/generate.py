@@ -45,12 +45,16 @@ class Generate(ModelTransform):
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`template` makes the prompt of text or a mapping: `Summarize: {text}`, with the mapping's keys, or {text} of
-        text. A Prompt stays as it is. `system` is the system message of each chat, unless its messages have one.
-        `keep_cut`: a constrained answer that `max_tokens` cuts is a Completion as it is, with finish_reason `length`.
+        """`template`: Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead
+        letter. Text alone is the column {text}; a Prompt stays as it is.
 
-        `stateful` keeps what is in flight in the runner's state and emits it by timer, for long generations on
-        streams: no bundle waits for them. Takes an unbounded input, and a runner with timers of real time; raises
+        `system`: System message of each chat, unless the row's messages have one. Needs a model with a chat template.
+
+        `keep_cut`: Keep a constrained answer that max_tokens cuts as it is, with finish_reason length, as OpenAI has
+        it. By default other tokens end it, or it is a dead letter.
+
+        `stateful`: Keep what is in flight in the runner's state: for long generations on streams; not for a broker's
+        messages on Prism (docs: Streams). Takes an unbounded input, and a runner with timers of real time; raises
         ConfigError, when applied, otherwise.
 
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.

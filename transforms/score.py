@@ -43,9 +43,14 @@ class Score(ModelTransform):
         continuations_column: str = "continuations",
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """With a chat template, continuations are what the assistant would answer.
+        """`template`: Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead
+        letter.
 
-        `template`, `system`: as for Generate.
+        `system`: System message of each chat, unless the row's messages have one. Needs a model with a chat template.
+
+        `continuations_column`: Column of continuations: a string, or a list of strings or of lists of token ids. With
+        a chat template they are what the assistant would answer.
+
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.
         """
         task = _Scoring(continuations_column, template, system)

@@ -1,7 +1,8 @@
 """The tasks, and what each is told beside a model, sampling parameters and prompts: one frozen struct a task.
 
-The transforms' arguments, the commands' flags, the template's parameters, the rows' settings (YAML, Java) and what a
-resumed job compares go by these fields: a new setting is added here, and where it is used.
+The commands' flags, the template's parameters, the rows' settings (YAML, Java) and what a resumed job compares are
+made of these fields. The transforms' constructors repeat them, since editors and type checkers read signatures as they
+stand; tests/transforms/test_tasks.py compares names, types, defaults and texts.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class EmbedSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Documents to rows of a type."""
 
-    rows: Any
-    """A class, or a JSON Schema: a mapping or a file."""
+    rows: Any  # msgspec describes no union of classes and paths
+    """A dataclass, a NamedTuple, a pydantic model, or a JSON Schema: a mapping or a file."""
     examples: Sequence[tuple[str, Any]] = ()
-    """Documents with their rows."""
+    """Documents with their rows: instances of the type, or mappings."""
     template: Template = DEFAULT_TEMPLATE
     """The prompt, with places for {fields}, {examples} and {document}: text, or chat messages."""
     details: bool = False
@@ -78,15 +79,15 @@ class ClassifySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Documents to labels."""
 
     labels: Sequence[str] | Mapping[str, str]
-    """The labels as they are, or each with what it means."""
+    """The labels as they are, or each with what it means: two or more, or one with multiple."""
     multiple: bool = False
     """Several labels may hold, or none."""
     threshold: float | None = None
-    """Probability from which a label holds, with --multiple; 0.5 unless given."""
-    examples: Sequence[tuple[str, Any]] = ()
+    """Probability from which a label holds, where several may hold; 0.5 unless given."""
+    examples: Sequence[tuple[str, str | Sequence[str]]] = ()
     """Documents with their label, or labels."""
     template: Template = CLASSIFY_TEMPLATE
-    """The prompt, as for Extract."""
+    """The prompt, with places for {fields}, {examples} and {document}: text, or chat messages."""
 
 
 TaskSettings = GenerateSettings | ScoreSettings | EmbedSettings | ExtractSettings | ClassifySettings
