@@ -27,7 +27,7 @@ from .openai.bodies import (
 from .openai.completions import MAX_TOKENS
 from .openai.parameters import TEMPERATURE
 from .responses.conversation import REFUSED, ResponsesBody
-from .tgi.bodies import GenerateBody, GenerateParameters, Grammar
+from .tgi.bodies import GenerateBody, GenerateParameters, GrammarType
 
 BODIES = (
     CompletionBody,
@@ -39,7 +39,7 @@ BODIES = (
     TokenizeBody,
     DetokenizeBody,
 )
-_PARTS = (StreamOptions, GenerateParameters, Grammar, Constraint)
+_PARTS = (StreamOptions, GenerateParameters, GrammarType, Constraint)
 _ANSWERS = (StoredFile, Batch, Counts, Problem)
 _SAMPLED = (GenerationBody, ResponsesBody)
 """Bodies that take the sampling parameters too."""

@@ -32,7 +32,7 @@ from .engine_words import one_line
 from .hosted import Event, HostedEngine
 from .model_files import eos_token_ids, longest, read_json
 from .model_info import info_of
-from .openvino_constraints import Outputs, structured
+from .openvino_constraints import CheckedOutputs, structured
 from .single_floats import above_zero, below_one, cut, is_sampled
 
 _CACHE_GIB = 4
@@ -88,7 +88,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
         quantization=config.quantization,
         kv_cache_dtype="" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
-    outputs = Outputs(folder, info.vocab_size, eos)
+    outputs = CheckedOutputs(folder, info.vocab_size, eos)
     library = _OpenVino(pipeline, config.max_num_seqs, info.vocab_size, outputs)
     return HostedEngine(info, library, StopRules.load(folder, eos), outputs.meet, BACKENDS["openvino"].goes_on)
 
@@ -170,7 +170,7 @@ class _OpenVino:
     handles may be read and cancelled, and requests added, by other threads than the one that steps.
     """
 
-    def __init__(self, pipeline: Any, max_num_seqs: int, vocab_size: int, outputs: Outputs) -> None:
+    def __init__(self, pipeline: Any, max_num_seqs: int, vocab_size: int, outputs: CheckedOutputs) -> None:
         import openvino_genai
         from openvino import Tensor
 

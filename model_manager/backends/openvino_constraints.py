@@ -48,7 +48,7 @@ _COUNTS = frozenset(("minItems", "maxItems", "minLength", "maxLength"))
 _BOUNDS = frozenset(("minimum", "maximum"))
 
 
-class Outputs:
+class CheckedOutputs:
     """Whole outputs of one model, looked at by their constraints."""
 
     def __init__(self, folder: Path, vocab_size: int, eos: list[int]) -> None:

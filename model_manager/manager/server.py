@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Client:
+class _ClientConnection:
     """A client's connection, and who it is, for lists of processes."""
 
     connection: AsyncConnection[ClientMessage]
@@ -96,7 +96,7 @@ class ManagerServer:
         gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
-        self._clients: dict[int, _Client] = {}
+        self._clients: dict[int, _ClientConnection] = {}
         self._numbers = 0
         self._acceptor = Acceptor(self._guarded, tls)
         self._searches = Searches()
@@ -175,7 +175,7 @@ class ManagerServer:
             return
         connection.send(Welcome(protocol=PROTOCOL, pid=os.getpid(), settings=self._settings))
         client = self._numbers = self._numbers + 1
-        self._clients[client] = _Client(connection, pid or hello.pid, host)
+        self._clients[client] = _ClientConnection(connection, pid or hello.pid, host)
         self._router.connect(client, observer=hello.observer)
         try:
             while True:
@@ -236,7 +236,7 @@ class ManagerServer:
         if (found := self._clients.get(client)) is not None:
             self._answer(found, message)
 
-    def _answer(self, client: _Client, message: Message) -> None:
+    def _answer(self, client: _ClientConnection, message: Message) -> None:
         try:
             client.connection.send(message)
         except ProtocolError as error:  # what it, or all clients together, made too large: nobody else is harmed

@@ -31,7 +31,7 @@ _VALUE = 300
 """Characters of a field's value."""
 
 
-class Piece(NamedTuple):
+class DocumentPiece(NamedTuple):
     """A piece of a document: plain, or the span of a field."""
 
     text: str
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
     level: str = ""
 
 
-class Field(NamedTuple):
+class AnswerField(NamedTuple):
     """A value of an answer."""
 
     path: str
@@ -60,11 +60,11 @@ class ShownRow:
 
     id: Clipped
     facts: Facts
-    prompt: Sequence[Piece]
+    prompt: Sequence[DocumentPiece]
     """Empty where it is not known."""
     prompt_dropped: int
     answer: Clipped
-    fields: Sequence[Field] = ()
+    fields: Sequence[AnswerField] = ()
     why: Clipped = NOTHING
     """Why it failed."""
 
@@ -142,19 +142,19 @@ def _three_digits(value: Any) -> str:
 # ── fields ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _extracted(row: Mapping[str, Any], spans: Mapping[str, tuple[int, int]]) -> list[Field]:
+def _extracted(row: Mapping[str, Any], spans: Mapping[str, tuple[int, int]]) -> list[AnswerField]:
     numbers = {path: number for number, path in enumerate(spans)}
     found = []
     for path, value in _leaves("", own_columns(dict(row)), 0):
         sure = probability(row["confidences"].get(path))
         colour = numbers[path] % COLOURS if path in numbers else None
-        found.append(Field(clipped(path, _VALUE).text, clipped(value, _VALUE), sure, level(sure), colour))
+        found.append(AnswerField(clipped(path, _VALUE).text, clipped(value, _VALUE), sure, level(sure), colour))
         if len(found) == _MOST_FIELDS:
             break
     return found
 
 
-def _labels(row: Mapping[str, Any]) -> list[Field]:
+def _labels(row: Mapping[str, Any]) -> list[AnswerField]:
     """The labels of a classified document, its own before the others."""
     probabilities = row.get("probabilities")
     if not isinstance(probabilities, Mapping):
@@ -167,7 +167,7 @@ def _labels(row: Mapping[str, Any]) -> list[Field]:
         sure = share(probabilities.get(name))
         is_own = name in own
         mark = Clipped("✓" if is_own else "–")
-        found.append(Field(clipped(name, _VALUE).text, mark, sure, level(sure) if is_own else "", None))
+        found.append(AnswerField(clipped(name, _VALUE).text, mark, sure, level(sure) if is_own else "", None))
     return found
 
 
@@ -211,16 +211,20 @@ def _spans(given: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _pieces(text: str, spans: Mapping[str, tuple[int, int]], fields: Mapping[str, Field]) -> Iterator[Piece]:
+def _pieces(
+    text: str, spans: Mapping[str, tuple[int, int]], fields: Mapping[str, AnswerField]
+) -> Iterator[DocumentPiece]:
     """The whole text, in order. Of spans that overlap the one that begins first is marked."""
     at = 0
     for path, (start, end) in sorted(spans.items(), key=lambda each: each[1]):
         if start < at or start >= len(text):
             continue
         if start > at:
-            yield Piece(text[at:start])
+            yield DocumentPiece(text[at:start])
         of = fields.get(path)
         at = min(end, len(text))
-        yield Piece(text[start:at], of.colour if of else 0, of.path if of else harmless(path), of.level if of else "")
+        yield DocumentPiece(
+            text[start:at], of.colour if of else 0, of.path if of else harmless(path), of.level if of else ""
+        )
     if at < len(text):
-        yield Piece(text[at:])
+        yield DocumentPiece(text[at:])

@@ -22,9 +22,9 @@ from ..openai.naming import names_of, renamed
 from ..requests.exchanges import End
 from ..requests.names import new_name
 from .asking import Desk
-from .lines import Line, requests
+from .lines import BatchLine, requests
 from .record import Batch, Counts
-from .results import Results, RowReader, failure_of, output_of
+from .results import BatchResults, RowReader, failure_of, output_of
 from .store import BatchFolder
 from .validation import row_id
 
@@ -88,7 +88,7 @@ class Finishing:
         self._folder = folder
         self._desk = desk
         self._unanswered = UNANSWERED[outcome]
-        self._results = Results(folder.answers)
+        self._results = BatchResults(folder.answers)
         self._done = Finished()
 
     def write(self, output: BinaryIO, errors: BinaryIO) -> Finished:
@@ -100,7 +100,7 @@ class Finishing:
                 self._write_line(line, rows, output, errors)
         return self._done
 
-    def _write_line(self, line: Line, rows: RowReader, output: BinaryIO, errors: BinaryIO) -> None:
+    def _write_line(self, line: BatchLine, rows: RowReader, output: BinaryIO, errors: BinaryIO) -> None:
         try:
             ends = self._ends(line, rows)
         except HttpError as error:
@@ -117,7 +117,7 @@ class Finishing:
         self._done.spend(spent)
         output.write(_row(line, {"response": _response(200, body), "error": None}))
 
-    def _ends(self, line: Line, rows: RowReader) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _ends(self, line: BatchLine, rows: RowReader) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The answer's body, and its usage; None where something of it is missing. Raises HttpError."""
         answers = self._desk.prepared(self._batch.endpoint, line.body)
         ids = [row_id(self._batch.id, line.number, part) for part in range(len(answers.questions))]
@@ -131,7 +131,7 @@ class Finishing:
         except MillraceError as error:
             raise self._named(http_error(error), line) from None
 
-    def _named(self, error: HttpError, line: Line) -> HttpError:
+    def _named(self, error: HttpError, line: BatchLine) -> HttpError:
         """The error with the names of the line's body."""
         return renamed(error, names_of(line.body, self._batch.endpoint))
 
@@ -155,7 +155,7 @@ def _response(status: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"status_code": status, "request_id": new_name("req_"), "body": body}
 
 
-def _row(line: Line, rest: dict[str, Any]) -> bytes:
+def _row(line: BatchLine, rest: dict[str, Any]) -> bytes:
     """A line; what `str.splitlines` takes for the end of one is escaped."""
     encoded = msgspec.json.encode({"id": new_name("batch_req_"), "custom_id": line.custom_id, **rest})
     for raw, escaped in _ENDS_OF_LINES:

@@ -22,7 +22,7 @@ _BOM = b"\xef\xbb\xbf"
 _SHOWN = 80
 
 
-class Line(NamedTuple):
+class BatchLine(NamedTuple):
     """A request of the file; `number` from 1."""
 
     number: int
@@ -56,7 +56,7 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, stripped if len(whole) <= _MOST_BYTES else whole
 
 
-def read_line(number: int, data: bytes, endpoint: str) -> Line:
+def read_line(number: int, data: bytes, endpoint: str) -> BatchLine:
     """A line as a request; raises BadLine."""
     if len(data) > _MOST_BYTES:
         raise BadLine("line_too_long", f"the line is longer than {_MOST_BYTES // 2**20} MiB")
@@ -73,10 +73,10 @@ def read_line(number: int, data: bytes, endpoint: str) -> Line:
     _check("body", body, isinstance(body, dict), "an object")
     assert isinstance(custom_id, str), "checked"
     assert isinstance(body, dict), "checked"
-    return Line(number, custom_id, {name: value for name, value in body.items() if value is not None})
+    return BatchLine(number, custom_id, {name: value for name, value in body.items() if value is not None})
 
 
-def requests(path: Path, endpoint: str) -> Iterator[Line]:
+def requests(path: Path, endpoint: str) -> Iterator[BatchLine]:
     """The requests of a file that was checked."""
     return (read_line(number, data, endpoint) for number, data in numbered(path))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .record import Counts
-from .results import Results, row_ids
+from .results import BatchResults, row_ids
 from .store import BatchFolder
 from .validation import line_of
 
@@ -15,7 +15,7 @@ class BatchProgress:
 
     def __init__(self, folder: BatchFolder, total: int) -> None:
         """`total`: requests, those included whose body was refused and that have no row."""
-        self._results = Results(folder.answers)
+        self._results = BatchResults(folder.answers)
         self._left = Counter(map(line_of, row_ids(folder.rows)))
         self._rows = self._left.total()
         self._refused = total - len(self._left)

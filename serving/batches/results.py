@@ -37,7 +37,7 @@ class Place(NamedTuple):
     size: int
 
 
-class Results:
+class BatchResults:
     """The rows of a job by their ids; each is read where it is wanted."""
 
     def __init__(self, answers: Path) -> None:

@@ -18,7 +18,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from ..files.owners import files_folder, owner_of
 from ..files.paging import page
 from ..files.space import Space
-from ..files.store import Files
+from ..files.store import OwnerFiles
 from ..http.errors import NOT_FOUND, HttpError, http_error
 from ..openai.bodies import decoded
 from ..requests.service import Service
@@ -105,7 +105,7 @@ class _BatchViews:
         return batch.now("cancelling", int(time.time())) if is_cancelled else batch
 
     def _created(self, owner: Path, body: BatchBody) -> Batch:
-        files, now, served = Files(owner), int(time.time()), self._service.served
+        files, now, served = OwnerFiles(owner), int(time.time()), self._service.served
         batch = Batch(
             id=next_id(),
             endpoint=body.endpoint,

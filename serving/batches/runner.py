@@ -11,7 +11,7 @@ from typing import Any
 from millrace.model_manager.wire.errors import MillraceError
 
 from ..files.owners import files_folder, owners
-from ..files.store import Files
+from ..files.store import OwnerFiles
 from ..requests.service import Service
 from .record import Batch
 from .running import BatchRun, Gates
@@ -83,7 +83,7 @@ class BatchRunner:
         found: list[tuple[Path, Batch]] = []
         for owner in (folder / name for name in owners(folder)):
             try:
-                Files(owner).remove_abandoned()
+                OwnerFiles(owner).remove_abandoned()
                 found += [(owner, batch) for batch in Batches(owner).open()]
             except OSError as error:
                 _log.warning("batches in %s cannot be read: %s", owner, error.strerror or error)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..files.store import Files
+from ..files.store import OwnerFiles
 from ..requests.service import Service
 from .asking import COMMANDS, Desk
 from .finishing import Finished, Finishing
@@ -45,7 +45,7 @@ class BatchRun:
         """`owner`: the folder of whose batch it is."""
         self._batch = batch
         self._folder = Batches(owner).folder(batch.id)
-        self._files = Files(owner)
+        self._files = OwnerFiles(owner)
         self._service = service
         self._gates = gates
         self._ending = asyncio.Event()

@@ -12,7 +12,7 @@ import msgspec
 
 from ..http.errors import HttpError
 from .asking import Desk
-from .lines import MOST_PROBLEMS, BadLine, Line, numbered, read_line
+from .lines import MOST_PROBLEMS, BadLine, BatchLine, numbered, read_line
 from .record import Batch, Problem
 
 
@@ -75,7 +75,7 @@ class _Validation:
             raise NotValid(self._problems)
         return len(self._seen)
 
-    def _checked(self, number: int, data: bytes) -> Line:
+    def _checked(self, number: int, data: bytes) -> BatchLine:
         line = read_line(number, data, self._batch.endpoint)
         if line.custom_id in self._seen:
             raise BadLine(
@@ -88,7 +88,7 @@ class _Validation:
             raise BadLine("model_not_found", f"body.model: {given}; takes {self._batch.model}", "body.model")
         return line
 
-    def _asked(self, line: Line) -> Iterator[dict[str, Any]]:
+    def _asked(self, line: BatchLine) -> Iterator[dict[str, Any]]:
         """The rows of a line; none for one whose body is wrong, which is told in the errors' file."""
         try:
             questions = self._desk.prepared(self._batch.endpoint, line.body).questions

@@ -19,7 +19,7 @@ from .form import Form
 from .owners import files_folder, owner_of
 from .paging import page
 from .space import Space
-from .store import Files, StoredFile
+from .store import OwnerFiles, StoredFile
 
 _MOST_LISTED = 10_000
 
@@ -43,9 +43,9 @@ class _FileViews:
         self.stall_timeout = service.settings.stall_timeout
         self._folder = files_folder(service.settings)
 
-    def of(self, scope: Scope) -> Files:
+    def of(self, scope: Scope) -> OwnerFiles:
         """The files of whoever asks."""
-        return Files(self._folder / owner_of(scope, self._settings))
+        return OwnerFiles(self._folder / owner_of(scope, self._settings))
 
     async def found(self, request: Request) -> StoredFile:
         """The file that the path names; raises HttpError (404)."""

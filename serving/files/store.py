@@ -40,7 +40,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
         return {**msgspec.structs.asdict(self), "object": "file", "status": "processed", "expires_at": None}
 
 
-class Files:
+class OwnerFiles:
     """The files of one owner."""
 
     def __init__(self, owner: Path) -> None:

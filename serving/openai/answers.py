@@ -14,7 +14,7 @@ from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.openai_answers import logprobs_of, usage
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from ..requests.exchanges import End, Piece, Question
+from ..requests.exchanges import AnswerPart, End, Question
 from ..requests.names import new_name
 from .bodies import GenerationBody, StreamOptions
 
@@ -56,15 +56,15 @@ class Answer(ABC):
         choices = [self.choice(end.index + at, output) for end in ends for at, output in enumerate(end.choices)]
         return {**self._common, "object": self.whole_kind, "choices": choices, "usage": usage_of(ends)}
 
-    def parts(self, event: Piece | End) -> Iterator[dict[str, Any]]:
+    def parts(self, event: AnswerPart | End) -> Iterator[dict[str, Any]]:
         """What a stream gives for an event."""
-        if isinstance(event, Piece):
+        if isinstance(event, AnswerPart):
             choices = self.of_delta(event.index, event.delta)
         else:
             choices = (
                 part for at, output in enumerate(event.choices) for part in self.of_end(event.index + at, output)
             )
-        if isinstance(event, Piece):
+        if isinstance(event, AnswerPart):
             self._generated += len(event.delta.token_ids)
         more = {"usage": self._usage_so_far()} if self._gives_usage or self._counts_on else {}
         return ({**self._common, "object": self.part_kind, "choices": [each], **more} for each in choices)

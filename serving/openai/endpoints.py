@@ -19,7 +19,7 @@ from ..http.observers import Observed
 from ..http.reading import Incoming
 from ..http.replies import HungUp, Reply, Stalled, unless_hung_up
 from ..http.waiting import Limits
-from ..requests.exchanges import End, Exchange, Piece, Question
+from ..requests.exchanges import AnswerPart, End, Exchange, Question
 from ..requests.service import Service
 from .bodies import Body, decoded, ignored
 from .naming import names_of, renamed
@@ -56,7 +56,7 @@ class Answers(Protocol):
 class StreamedAnswers(Answers, Protocol):
     """What a route makes of a body that may ask for a stream."""
 
-    def parts(self, event: Piece | End) -> Iterator[dict[str, Any]]:
+    def parts(self, event: AnswerPart | End) -> Iterator[dict[str, Any]]:
         """What is sent for an event."""
 
     def last_parts(self, ends: Sequence[End]) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ class Asked(Endpoint):
         return ends
 
     async def _parts(self, answer: StreamedAnswers, exchange: Exchange, reply: Reply, observed: Observed) -> list[End]:
-        async def tell(events: Sequence[Piece | End]) -> None:
+        async def tell(events: Sequence[AnswerPart | End]) -> None:
             self._service.observers.first_token(observed)
             await reply.events(part for event in events for part in answer.parts(event))
 

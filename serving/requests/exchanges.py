@@ -44,7 +44,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Piece:
+class AnswerPart:
     """A part of answer `index`, counted over all questions."""
 
     index: int
@@ -73,7 +73,7 @@ class Exchange:
         self._client = client
         self._asked: list[tuple[Submission, str]] = []
         self._open = 0
-        self._events: list[Piece | End] = []
+        self._events: list[AnswerPart | End] = []
         self._unread = 0
         self._error: BaseException | None = None
         self._news = asyncio.Event()
@@ -111,7 +111,7 @@ class Exchange:
             index += question.count
         self._service.flush_soon()
 
-    async def take(self) -> list[Piece | End]:
+    async def take(self) -> list[AnswerPart | End]:
         """What has come, one or more, in order. Raises the error of the first question that failed."""
         await self._news.wait()
         if self._error is not None:
@@ -138,7 +138,7 @@ class Exchange:
         future.add_done_callback(partial(self._service.crossing.call, partial(self._ended, index)))
 
     def _piece(self, index: int, delta: Delta) -> None:
-        self._events.append(Piece(index + delta.index, delta))
+        self._events.append(AnswerPart(index + delta.index, delta))
         self._unread += len(delta.text) + _PER_LOGPROB * (len(delta.token_ids) if delta.logprobs is not None else 0)
         if self._unread > MOST_UNREAD:
             self._fail(RequestAborted("the client does not read its answer"))

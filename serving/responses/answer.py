@@ -11,7 +11,7 @@ from typing import Any
 
 from ..openai.answers import usage_of
 from ..openai.chat import ChatAnswer
-from ..requests.exchanges import End, Piece, Question
+from ..requests.exchanges import AnswerPart, End, Question
 from ..requests.names import new_name
 from .conversation import ResponsesBody
 
@@ -86,7 +86,7 @@ class ResponseAnswer:
         """Events before there is a token."""
         return self._events.first()
 
-    def parts(self, event: Piece | End) -> Iterator[dict[str, Any]]:
+    def parts(self, event: AnswerPart | End) -> Iterator[dict[str, Any]]:
         """Events for what has come."""
         for chunk in self._chat.parts(event):
             for choice in chunk["choices"]:

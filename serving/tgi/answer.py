@@ -10,7 +10,7 @@ from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
 from millrace.model_manager.wire.messages import FinishReason, Output
 
 from ..openai.answers import question
-from ..requests.exchanges import End, Piece, Question
+from ..requests.exchanges import AnswerPart, End, Question
 from .bodies import GenerateBody, GenerateParameters, sampling
 
 _REASONS = {FinishReason.STOP: "eos_token"}
@@ -57,9 +57,9 @@ class GeneratedAnswer:
                 ]
         return [made] if self.as_list else made
 
-    def parts(self, event: Piece | End) -> Iterator[dict[str, Any]]:
+    def parts(self, event: AnswerPart | End) -> Iterator[dict[str, Any]]:
         """An event for each token. The last one waits for the end, which it tells."""
-        if isinstance(event, Piece):
+        if isinstance(event, AnswerPart):
             tokens = event.delta.logprobs.tokens if event.delta.logprobs is not None else []
             for token, text in self._texts(tokens, event.delta.text):
                 if self._held is not None:

@@ -26,7 +26,7 @@ _NAMES = {
 """Our names of parameters, and TGI's."""
 
 
-class Grammar(msgspec.Struct, frozen=True):
+class GrammarType(msgspec.Struct, frozen=True):
     """What the answer must be."""
 
     type: Literal["json", "regex", "json_schema"]
@@ -69,7 +69,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Take the last so many tokens of the prompt."""
     best_of: int | None = None
     """Give the likeliest of so many sampled answers; not of a stream."""
-    grammar: Grammar | None = None
+    grammar: GrammarType | None = None
     """What the answer must be."""
     watermark: bool = False
     """Takes false."""
@@ -140,7 +140,7 @@ def sampling(given: GenerateParameters, *, is_stream: bool) -> SamplingParams:
     return SamplingParams.parse(fields)
 
 
-def _constraint(grammar: Grammar | None) -> dict[str, Any] | None:
+def _constraint(grammar: GrammarType | None) -> dict[str, Any] | None:
     if grammar is None:
         return None
     if grammar.type == "regex":

@@ -76,7 +76,7 @@ class WatchPrompts(ReadPrompts):
         if stop_after is not None and not stop_after > 0:
             raise ConfigError(f"stop_after={stop_after}: takes seconds, more than 0")
         self._interval = interval
-        self._look = Look(interval, settle)
+        self._look = PollPatterns(interval, settle)
         self._termination = never() if stop_after is None else after_total_of(stop_after)
 
     def expand(self, root: Any) -> Any:
@@ -100,7 +100,7 @@ class WatchPrompts(ReadPrompts):
         return super().display_data() | {"interval": DisplayDataItem(self._interval, label="Seconds between looks")}
 
 
-class Look(PollFn):
+class PollPatterns(PollFn):
     """One look at the patterns: the files that are complete, with their timestamps, and how far the watermark is.
 
     Keeps nothing from look to look, since any worker may take the next one. The watermark stays so far behind the clock

@@ -27,7 +27,7 @@ from .llama_completion import LlamaCompletion
 from .loop_thread import LoopThread
 from .mii import MiiOpenAI, MiiRest
 from .openai import OpenAI
-from .requests import Requests
+from .requests import EndpointRequests
 from .tgi import TGI
 
 _WAIT = 0.02
@@ -45,7 +45,7 @@ def connect(config: ModelConfig, folder: Path, options: EndpointOptions) -> Endp
     dialect = dialect_of(config.model, options)
     runner = LoopThread()
     try:
-        core = runner.run(Requests.start(config, options, dialect, key))
+        core = runner.run(EndpointRequests.start(config, options, dialect, key))
     except BaseException:
         runner.close()
         raise
@@ -89,7 +89,7 @@ def dialect_of(model: str, options: EndpointOptions) -> Dialect:
 class EndpointEngine:
     """An Engine (engine/interface.py) whose work is done elsewhere."""
 
-    def __init__(self, info: ModelInfo, dialect: Dialect, core: Requests, runner: LoopThread) -> None:
+    def __init__(self, info: ModelInfo, dialect: Dialect, core: EndpointRequests, runner: LoopThread) -> None:
         """`connect` makes it."""
         self.info = info
         self._dialect = dialect

@@ -19,7 +19,7 @@ import grpc
 
 from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
-from .judging import Reply
+from .judging import ServerReply
 from .over_http import MOST_BYTES
 
 _STATUSES = {
@@ -66,15 +66,15 @@ class GrpcConnections:
         for channel in self._channels.values():
             channel.close()
 
-    async def send(self, base: str, call: Call) -> Reply:
+    async def send(self, base: str, call: Call) -> ServerReply:
         """Call a method."""
         return await self._ask(base, call, self._options.timeout)
 
-    async def probe(self, base: str, call: Call) -> Reply:
+    async def probe(self, base: str, call: Call) -> ServerReply:
         """Call a method that answers at once."""
         return await self._ask(base, call, self._options.connect_timeout)
 
-    async def _ask(self, base: str, call: Call, timeout: float) -> Reply:
+    async def _ask(self, base: str, call: Call, timeout: float) -> ServerReply:
         asked = self._channels[base].unary_unary(call.route).future(call.body, timeout, metadata=self._metadata)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
@@ -89,14 +89,14 @@ class GrpcConnections:
             asked.cancel()
         return self._reply(asked)
 
-    def _reply(self, call: Any) -> Reply:
+    def _reply(self, call: Any) -> ServerReply:
         code, said = call.code(), call.details() or ""
         if code is grpc.StatusCode.OK:
-            return Reply(200, {}, call.result(), code.name)
+            return ServerReply(200, {}, call.result(), code.name)
         status = _STATUSES.get(code.name, 500)
         if status == 429 and _TOO_LARGE.search(said):
             status = 413
-        return Reply(status, _pause(call.trailing_metadata() or ()), said.encode(), code.name)
+        return ServerReply(status, _pause(call.trailing_metadata() or ()), said.encode(), code.name)
 
 
 def _pause(metadata: Any) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ...wire.status import EngineStats
 from ...wire.timings import Setback, Timings
 from .balancer import Balancer
 from .connections import connections
-from .dialects import Answer, Dialect
+from .dialects import Dialect, ServerAnswer
 from .mailbox import Mailbox
 from .probing import probe
 from .sending import Sender
@@ -36,7 +36,7 @@ class _Entry:
     alarm: asyncio.TimerHandle | None = None
 
 
-class Requests:
+class EndpointRequests:
     """The queue and the requests in flight; only for the loop's thread, but for the mailbox and the counters."""
 
     def __init__(self, sender: Sender, most: int, resources: AsyncExitStack) -> None:
@@ -53,7 +53,7 @@ class Requests:
         self._throughput = Throughput(self._loop.time())
 
     @classmethod
-    async def start(cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str) -> Requests:
+    async def start(cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str) -> EndpointRequests:
         """With connections that were tried."""
         clock = asyncio.get_running_loop().time
         async with AsyncExitStack() as resources:
@@ -81,7 +81,7 @@ class Requests:
     def abort(self, request_id: str) -> None:
         """End a request without an answer."""
         if (entry := self._entries.get(request_id)) is not None:
-            self._finish(entry, self._output(entry, Answer(finish_reason=FinishReason.ABORT)))
+            self._finish(entry, self._output(entry, ServerAnswer(finish_reason=FinishReason.ABORT)))
 
     def _expire(self, request_id: str) -> None:
         entry = self._entries[request_id]
@@ -121,7 +121,7 @@ class Requests:
             entry.task.cancel()
         self.mailbox.put(result)
 
-    def _output(self, entry: _Entry, answer: Answer) -> Output:
+    def _output(self, entry: _Entry, answer: ServerAnswer) -> Output:
         now, waited = self._loop.time(), entry.request.waited
         self._prompt_tokens += answer.prompt_tokens
         self._cached_tokens += answer.cached_tokens

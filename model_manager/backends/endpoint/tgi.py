@@ -11,7 +11,18 @@ from typing import Any
 import msgspec
 
 from ...wire.messages import FinishReason, Request
-from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, cut_at_stop, given, parsed
+from .dialects import (
+    ALWAYS,
+    Call,
+    Garbled,
+    ServerAnswer,
+    check_params,
+    check_task,
+    check_text,
+    cut_at_stop,
+    given,
+    parsed,
+)
 
 _SAMPLING = frozenset(("top_k", "top_p", "typical_p", "seed"))
 _OTHERS = frozenset(("repetition_penalty", "frequency_penalty", "stop"))
@@ -73,7 +84,7 @@ class TGI:
             fields["grammar"] = {"type": kind.removesuffix("_schema"), "value": getattr(params.constraint, kind)}
         return Call("/generate", msgspec.json.encode({"inputs": request.text, "parameters": fields}))
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The text without the stop string, which TGI leaves in."""
         found = parsed(body, _Generated)
         reason = found.details.finish_reason
@@ -83,7 +94,7 @@ class TGI:
         if reason == "stop_sequence":
             text, stop = cut_at_stop(text, request.params)
         counted = headers.get(_PROMPT_TOKENS, "")
-        return Answer(
+        return ServerAnswer(
             text=text,
             finish_reason=_ENDINGS[reason],
             stop_reason=stop,

@@ -11,7 +11,7 @@ from typing import Any
 
 from numba import literally, njit
 
-from .attention_record import Field, head_page, key_scales
+from .attention_record import AttentionField, head_page, key_scales
 from .records import get
 from .vector_ops import (
     add_weighted_rows,
@@ -46,14 +46,14 @@ def scratch_bytes(max_rows: int, head_dim: int) -> int:
 
 @njit(inline="always")
 def _attend(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
-    thread = fetch_add(record + 8 * Field.THREAD_COUNTER)
-    scratch = get(record, Field.SCRATCH) + thread * get(record, Field.SCRATCH_STRIDE)
-    tiles = get(record, Field.NUM_TILES)
-    tile = fetch_add(record + 8 * Field.ATTEND_COUNTER)
+    thread = fetch_add(record + 8 * AttentionField.THREAD_COUNTER)
+    scratch = get(record, AttentionField.SCRATCH) + thread * get(record, AttentionField.SCRATCH_STRIDE)
+    tiles = get(record, AttentionField.NUM_TILES)
+    tile = fetch_add(record + 8 * AttentionField.ATTEND_COUNTER)
     while tile < tiles:
-        place = get(record, Field.TILES) + tile * 4 * TILE_FIELDS
+        place = get(record, AttentionField.TILES) + tile * 4 * TILE_FIELDS
         _attend_tile(record, place, scratch, lanes, itemsize, stored)
-        tile = fetch_add(record + 8 * Field.ATTEND_COUNTER)
+        tile = fetch_add(record + 8 * AttentionField.ATTEND_COUNTER)
 
 
 @njit(inline="always")
@@ -63,28 +63,28 @@ def _attend_tile(record: int, tile: int, scratch: int, lanes: Any, itemsize: Any
     """
     sequence, first_row, num_rows = load_int32(tile, 0), load_int32(tile, 1), load_int32(tile, 2)
     first_head, heads = load_int32(tile, 3), load_int32(tile, 4)
-    dim, max_rows = get(record, Field.HEAD_DIM), get(record, Field.MAX_ROWS)
-    group = get(record, Field.NUM_HEADS) // get(record, Field.NUM_KV_HEADS)
+    dim, max_rows = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.MAX_ROWS)
+    group = get(record, AttentionField.NUM_HEADS) // get(record, AttentionField.NUM_KV_HEADS)
     rows = num_rows * group
     q, out = scratch, scratch + 4 * max_rows * dim
     states = out + 4 * max_rows * dim
     scores = states + 8 * max_rows
-    rows_end = load_int32(get(record, Field.QUERY_STARTS), sequence + 1)
-    position = load_int32(get(record, Field.CONTEXT_LENS), sequence) - (rows_end - first_row)
-    table = get(record, Field.BLOCK_TABLES) + sequence * get(record, Field.TABLE_STRIDE)
+    rows_end = load_int32(get(record, AttentionField.QUERY_STARTS), sequence + 1)
+    position = load_int32(get(record, AttentionField.CONTEXT_LENS), sequence) - (rows_end - first_row)
+    table = get(record, AttentionField.BLOCK_TABLES) + sequence * get(record, AttentionField.TABLE_STRIDE)
 
     _start_heads(record, first_row, rows, first_head, heads, q, states, lanes, itemsize)
     clear_row(out, heads * rows * dim, lanes)
 
     stop = position + num_rows
-    begin = max(0, position + 1 - get(record, Field.WINDOW)) // lanes * lanes
-    stretch = STRETCH if heads == 1 else min(STRETCH, get(record, Field.BLOCK_SIZE))
+    begin = max(0, position + 1 - get(record, AttentionField.WINDOW)) // lanes * lanes
+    stretch = STRETCH if heads == 1 else min(STRETCH, get(record, AttentionField.BLOCK_SIZE))
     for start in range(begin, stop, stretch):
         end = min(start + stretch, stop)
         for index in range(heads):
             first = index * rows
             if heads > 1 and end < stop:
-                block = load_int32(table, end // get(record, Field.BLOCK_SIZE))
+                block = load_int32(table, end // get(record, AttentionField.BLOCK_SIZE))
                 prefetch(head_page(record, block, first_head + index), BEGINNING)
             _attend_stretch(
                 record,
@@ -122,8 +122,8 @@ def _attend_stretch(
     stored: Any,
 ) -> None:
     """Bring the rows of one KV head, the first at `position`, up to date with the tokens start .. end - 1."""
-    dim, window = get(record, Field.HEAD_DIM), get(record, Field.WINDOW)
-    group = get(record, Field.NUM_HEADS) // get(record, Field.NUM_KV_HEADS)
+    dim, window = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.WINDOW)
+    group = get(record, AttentionField.NUM_HEADS) // get(record, AttentionField.NUM_KV_HEADS)
     count = (end - start + lanes - 1) // lanes * lanes
     _score(record, q, rows, table, head, start, end, scores, lanes, stored)
     for r in range(rows):
@@ -131,8 +131,8 @@ def _attend_stretch(
         seen = position + r // group + 1
         low, high = max(0, seen - window - start), min(seen, end) - start
         if high > low:
-            if get(record, Field.SOFTCAP) != 0:
-                cap_row(row, count, record + 8 * Field.SOFTCAP, lanes)
+            if get(record, AttentionField.SOFTCAP) != 0:
+                cap_row(row, count, record + 8 * AttentionField.SOFTCAP, lanes)
             softmax_row(row, count, low, high, states + 8 * r, out + 4 * r * dim, dim, lanes)
         else:
             clear_row(row, count, lanes)
@@ -144,17 +144,17 @@ def _start_heads(
     record: int, first_row: int, rows: int, first_head: int, heads: int, q: int, states: int, lanes: Any, itemsize: Any
 ) -> None:
     """Scale the queries of some KV heads, and begin their softmax."""
-    dim, scale = get(record, Field.HEAD_DIM), record + 8 * Field.SCALE
-    group = get(record, Field.NUM_HEADS) // get(record, Field.NUM_KV_HEADS)
+    dim, scale = get(record, AttentionField.HEAD_DIM), record + 8 * AttentionField.SCALE
+    group = get(record, AttentionField.NUM_HEADS) // get(record, AttentionField.NUM_KV_HEADS)
     for index in range(heads * rows):
         r, head = index % rows, first_head + index // rows
         query_head = head * group + r % group
-        row = get(record, Field.QUERY) + (first_row + r // group) * get(record, Field.QUERY_STRIDE)
+        row = get(record, AttentionField.QUERY) + (first_row + r // group) * get(record, AttentionField.QUERY_STRIDE)
         place = row + query_head * dim * itemsize
         scale_row(place, q + 4 * index * dim, dim, scale, lanes, itemsize)
         start_state(states + 8 * index)
-        if get(record, Field.SINKS) != 0:
-            start_state_with(states + 8 * index, get(record, Field.SINKS), query_head)
+        if get(record, AttentionField.SINKS) != 0:
+            start_state_with(states + 8 * index, get(record, AttentionField.SINKS), query_head)
 
 
 @njit(inline="always")
@@ -170,12 +170,12 @@ def _finish_heads(
     itemsize: Any,
 ) -> None:
     """Write what the rows of some KV heads have accumulated, divided by the sums of their weights."""
-    dim, query_heads = get(record, Field.HEAD_DIM), get(record, Field.NUM_HEADS)
-    group = query_heads // get(record, Field.NUM_KV_HEADS)
+    dim, query_heads = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.NUM_HEADS)
+    group = query_heads // get(record, AttentionField.NUM_KV_HEADS)
     for index in range(heads * rows):
         r, head = index % rows, first_head + index // rows
         row = (first_row + r // group) * query_heads + head * group + r % group
-        place = get(record, Field.OUTPUT) + row * dim * itemsize
+        place = get(record, AttentionField.OUTPUT) + row * dim * itemsize
         divide_row(out + 4 * index * dim, place, dim, states + 8 * index + 4, lanes, itemsize)
 
 
@@ -184,7 +184,7 @@ def _score(
     record: int, q: int, rows: int, table: int, head: int, start: int, end: int, scores: int, lanes: Any, stored: Any
 ) -> None:
     """Scores of every row against the tokens start .. end - 1, group by group."""
-    dim, block_size = get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
+    dim, block_size = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.BLOCK_SIZE)
     for token in range(start, end, lanes):
         page = head_page(record, load_int32(table, token // block_size), head)
         keys = page + token % block_size * dim * stored
@@ -232,7 +232,7 @@ def _weigh(
     stored: Any,
 ) -> None:
     """Add the weighted values of the tokens start .. end - 1 to every row's output, group by group."""
-    dim, block_size = get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
+    dim, block_size = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.BLOCK_SIZE)
     for token in range(start, end, lanes):
         page = head_page(record, load_int32(table, token // block_size), head)
         values = page + (block_size + token % block_size) * dim * stored

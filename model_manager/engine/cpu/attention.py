@@ -15,7 +15,7 @@ from ..interface import Ints, Longs, StepInput
 from ..paged_attention import AttentionOptions, CacheShape
 from . import attend_kernel, attention_record, records, store_kernel, vector_ops
 from .attend_kernel import TILE_FIELDS
-from .attention_record import Field
+from .attention_record import AttentionField
 from .team import Team, kernel
 
 _SOURCES = (store_kernel, attend_kernel, attention_record, records, vector_ops)
@@ -58,17 +58,17 @@ class CpuAttention:
         max_rows = max(_TILE_ROWS, self._heads_per_group, _NARROW * shape.num_kv_heads)
         stride = -(-attend_kernel.scratch_bytes(max_rows, shape.head_dim) // 64) * 64
         self._scratch = torch.empty(stride * self._team.size, dtype=torch.uint8)
-        self._record = np.zeros(len(Field), np.int64)
+        self._record = np.zeros(len(AttentionField), np.int64)
         self._placed: list[Longs] = []
         self._sinks: dict[int, torch.Tensor] = {}
-        self._record[Field.NUM_HEADS] = shape.num_heads
-        self._record[Field.NUM_KV_HEADS] = shape.num_kv_heads
-        self._record[Field.HEAD_DIM] = shape.head_dim
-        self._record[Field.BLOCK_SIZE] = shape.block_size
-        self._record[Field.PAGE_BYTES] = shape.bytes_per_page
-        self._record[Field.SCRATCH] = self._scratch.data_ptr()
-        self._record[Field.SCRATCH_STRIDE] = stride
-        self._record[Field.MAX_ROWS] = max_rows
+        self._record[AttentionField.NUM_HEADS] = shape.num_heads
+        self._record[AttentionField.NUM_KV_HEADS] = shape.num_kv_heads
+        self._record[AttentionField.HEAD_DIM] = shape.head_dim
+        self._record[AttentionField.BLOCK_SIZE] = shape.block_size
+        self._record[AttentionField.PAGE_BYTES] = shape.bytes_per_page
+        self._record[AttentionField.SCRATCH] = self._scratch.data_ptr()
+        self._record[AttentionField.SCRATCH_STRIDE] = stride
+        self._record[AttentionField.MAX_ROWS] = max_rows
         self._step: tuple[object, ...] = ()
 
     def begin(self, step: StepInput) -> None:
@@ -78,17 +78,18 @@ class CpuAttention:
             for array in (step.slots, step.query_starts, step.context_lens, step.block_tables)
         )
         record = self._record
-        record[Field.SLOTS] = slots.ctypes.data
-        record[Field.NUM_TOKENS] = len(slots)
-        record[Field.TILES] = tiles.ctypes.data
-        record[Field.NUM_TILES] = len(tiles)
-        record[Field.QUERY_STARTS] = starts.ctypes.data
-        record[Field.CONTEXT_LENS] = lens.ctypes.data
-        record[Field.BLOCK_TABLES] = tables.ctypes.data
-        record[Field.TABLE_STRIDE] = tables.strides[0]
+        record[AttentionField.SLOTS] = slots.ctypes.data
+        record[AttentionField.NUM_TOKENS] = len(slots)
+        record[AttentionField.TILES] = tiles.ctypes.data
+        record[AttentionField.NUM_TILES] = len(tiles)
+        record[AttentionField.QUERY_STARTS] = starts.ctypes.data
+        record[AttentionField.CONTEXT_LENS] = lens.ctypes.data
+        record[AttentionField.BLOCK_TABLES] = tables.ctypes.data
+        record[AttentionField.TABLE_STRIDE] = tables.strides[0]
+        batch = slice(AttentionField.SLOTS, AttentionField.TABLE_STRIDE + 1)
         for placed in self._placed:
-            placed[Field.SLOTS : Field.TABLE_STRIDE + 1] = record[Field.SLOTS : Field.TABLE_STRIDE + 1]
-            placed[Field.STORE_COUNTER :] = 0
+            placed[batch] = record[batch]
+            placed[AttentionField.STORE_COUNTER :] = 0
         self._step = (tiles, slots, starts, lens, tables)  # keeps the arrays alive until the next step
 
     def attend(
@@ -101,7 +102,7 @@ class CpuAttention:
         ]
         record = self._record
         self._describe(record, layer, [*addresses, output.data_ptr()], options)
-        record[Field.STORE_COUNTER :] = 0
+        record[AttentionField.STORE_COUNTER :] = 0
         address = record.ctypes.data
         self._team.run(self._store, address)
         self._team.run(self._attend, address)
@@ -121,16 +122,16 @@ class CpuAttention:
 
     def _describe(self, record: Longs, layer: int, addresses: list[int], options: AttentionOptions) -> None:
         """Set the record's fields that differ between layers."""
-        record[: Field.CACHE + 1] = (*addresses, self._layers[layer])
-        record[Field.WINDOW] = options.window or _EVERYTHING
-        record[Field.SINKS] = self._sinks_address(options.sinks)
-        record[Field.SOFTCAP] = 0
+        record[: AttentionField.CACHE + 1] = (*addresses, self._layers[layer])
+        record[AttentionField.WINDOW] = options.window or _EVERYTHING
+        record[AttentionField.SINKS] = self._sinks_address(options.sinks)
+        record[AttentionField.SOFTCAP] = 0
         floats = record.view(np.float32)
         if options.softcap is None:
-            floats[2 * Field.SCALE] = options.scale * _LOG2_E
+            floats[2 * AttentionField.SCALE] = options.scale * _LOG2_E
         else:
-            floats[2 * Field.SCALE] = options.scale / options.softcap
-            floats[2 * Field.SOFTCAP] = options.softcap * _LOG2_E
+            floats[2 * AttentionField.SCALE] = options.scale / options.softcap
+            floats[2 * AttentionField.SOFTCAP] = options.softcap * _LOG2_E
 
     def _sinks_address(self, sinks: torch.Tensor | None) -> int:
         """Address of a layer's sinks in base 2; a copy of them is kept."""

@@ -6,8 +6,8 @@ rounded to int8, a float32 for each token's key follows, then one for each value
 multiply scores and weights, they cost one product a token and not one an element.
 
 A kernel is an OpenMP region's body: every thread of the team runs it and draws tasks from a common counter. Its one
-argument is the address of an int64 record (`Field`); it allocates nothing and knows no Python. `itemsize` is the bytes
-of an element of the batch, `stored` of one in the cache.
+argument is the address of an int64 record (`AttentionField`); it allocates nothing and knows no Python. `itemsize` is
+the bytes of an element of the batch, `stored` of one in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import njit
 from .records import get
 
 
-class Field(enum.IntEnum):
+class AttentionField(enum.IntEnum):
     """What lies where in the record; addresses and strides of the batch's rows are in bytes.
 
     SCALE and SOFTCAP are float32, SINKS the address of one float32 a head. Scores and sinks are in base 2: what
@@ -63,11 +63,11 @@ class Field(enum.IntEnum):
 @njit(inline="always")
 def head_page(record: int, block: int, head: int) -> Any:
     """Address of a head's page in a block."""
-    page = block * get(record, Field.NUM_KV_HEADS) + head
-    return get(record, Field.CACHE) + page * get(record, Field.PAGE_BYTES)
+    page = block * get(record, AttentionField.NUM_KV_HEADS) + head
+    return get(record, AttentionField.CACHE) + page * get(record, AttentionField.PAGE_BYTES)
 
 
 @njit(inline="always")
 def key_scales(record: int, page: int) -> Any:
     """Address of the float32 scales of a page's int8 keys; the scales of its values follow."""
-    return page + 2 * get(record, Field.BLOCK_SIZE) * get(record, Field.HEAD_DIM)
+    return page + 2 * get(record, AttentionField.BLOCK_SIZE) * get(record, AttentionField.HEAD_DIM)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numba import njit
 
-from .attention_record import Field, head_page, key_scales
+from .attention_record import AttentionField, head_page, key_scales
 from .records import get
 from .vector_ops import fetch_add, load_int64, prefetch, round_row, spread
 
@@ -17,9 +17,9 @@ STORE_TOKENS = 32
 
 @njit(inline="always")
 def _store(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
-    heads, tokens = get(record, Field.NUM_KV_HEADS), get(record, Field.NUM_TOKENS)
+    heads, tokens = get(record, AttentionField.NUM_KV_HEADS), get(record, AttentionField.NUM_TOKENS)
     tasks = (tokens + STORE_TOKENS - 1) // STORE_TOKENS * heads
-    task = fetch_add(record + 8 * Field.STORE_COUNTER)
+    task = fetch_add(record + 8 * AttentionField.STORE_COUNTER)
     while task < tasks:
         first = task // heads * STORE_TOKENS
         end = min(first + STORE_TOKENS, tokens)
@@ -27,18 +27,18 @@ def _store(record: int, lanes: Any, itemsize: Any, stored: Any) -> None:
             if token + 1 < end:
                 _ask_for_keys(record, token, token + 1, task % heads, lanes, stored)
             _store_token(record, token, task % heads, lanes, itemsize, stored)
-        task = fetch_add(record + 8 * Field.STORE_COUNTER)
+        task = fetch_add(record + 8 * AttentionField.STORE_COUNTER)
 
 
 @njit(inline="always")
 def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, stored: Any) -> None:
-    dim, block_size = get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
-    slot = load_int64(get(record, Field.SLOTS), token)
+    dim, block_size = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.BLOCK_SIZE)
+    slot = load_int64(get(record, AttentionField.SLOTS), token)
     page = head_page(record, slot // block_size, head)
     offset = slot % block_size
     lane = offset % lanes
-    key = get(record, Field.KEY) + token * get(record, Field.KEY_STRIDE) + head * dim * itemsize
-    value = get(record, Field.VALUE) + token * get(record, Field.VALUE_STRIDE) + head * dim * itemsize
+    key = get(record, AttentionField.KEY) + token * get(record, AttentionField.KEY_STRIDE) + head * dim * itemsize
+    value = get(record, AttentionField.VALUE) + token * get(record, AttentionField.VALUE_STRIDE) + head * dim * itemsize
     key_place = page + ((offset - lane) * dim + lane) * stored
     value_place = page + (block_size + offset) * dim * stored
     if stored == 1:
@@ -53,7 +53,8 @@ def _store_token(record: int, token: int, head: int, lanes: Any, itemsize: Any, 
 @njit(inline="always")
 def _ask_for_keys(record: int, token: int, following: int, head: int, lanes: Any, stored: Any) -> None:
     """Prefetch the cache lines for the `following` token's key, one a dimension, if they are not `token`'s."""
-    slots, dim, block_size = get(record, Field.SLOTS), get(record, Field.HEAD_DIM), get(record, Field.BLOCK_SIZE)
+    slots = get(record, AttentionField.SLOTS)
+    dim, block_size = get(record, AttentionField.HEAD_DIM), get(record, AttentionField.BLOCK_SIZE)
     slot = load_int64(slots, following)
     if slot // lanes != load_int64(slots, token) // lanes:
         page = head_page(record, slot // block_size, head)

@@ -16,7 +16,7 @@ from millrace.model_manager.backends.endpoint import kserve, llama_completion, o
 from millrace.model_manager.backends.endpoint.dialects import ALWAYS
 from millrace.model_manager.backends.llama_cpp.exchange import _body, _grammar
 from millrace.model_manager.backends.openvino import _OpenVino
-from millrace.model_manager.backends.openvino_constraints import Outputs
+from millrace.model_manager.backends.openvino_constraints import CheckedOutputs
 from millrace.model_manager.backends.vllm import _Vllm
 from millrace.model_manager.engine.scheduling.admission import admitted
 from millrace.model_manager.engine.scheduling.sequence import Sequence
@@ -103,7 +103,7 @@ def of_vllm(params: SamplingParams) -> Any:
 
 def of_openvino(params: SamplingParams) -> Any:
     pipeline = Recorder()
-    library = _OpenVino(pipeline, 8, 100, Outputs(FOLDER, 1536, [7]))
+    library = _OpenVino(pipeline, 8, 100, CheckedOutputs(FOLDER, 1536, [7]))
     library.submit(sequence_of(params), params)
     return pipeline.asked
 

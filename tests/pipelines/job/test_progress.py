@@ -12,7 +12,7 @@ from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStat
 from millrace.pipelines.job.progress import Speed, counted_since, describe, shown_progress
 from millrace.transforms.reading.count import RowCount
 from millrace.transforms.streams.readers import ReaderDoFn, tell_reading, when_reading
-from millrace.transforms.streams.watch import Look
+from millrace.transforms.streams.watch import PollPatterns
 
 
 def status(*jobs: JobStatus, state: str = "ready", outstanding: int = 0) -> Status:
@@ -48,7 +48,7 @@ def test_a_stream_says_when_it_is_read() -> None:
 def test_a_watch_tells_that_it_looks(tmp_path: Path) -> None:
     is_read = threading.Event()
     with when_reading(is_read.set):
-        Look(interval=1.0, settle=1.0)(([f"{tmp_path}/*"], 0.0))
+        PollPatterns(interval=1.0, settle=1.0)(([f"{tmp_path}/*"], 0.0))
     assert is_read.is_set()
 
 

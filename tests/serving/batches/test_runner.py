@@ -14,7 +14,7 @@ import pytest
 from millrace.serving.batches.record import Batch
 from millrace.serving.batches.runner import BatchRunner
 from millrace.serving.batches.store import Batches, next_id
-from millrace.serving.files.store import Files
+from millrace.serving.files.store import OwnerFiles
 from millrace.serving.requests.service import Service
 from millrace.serving.settings import ServeConfig
 
@@ -77,7 +77,7 @@ def test_a_damaged_record_is_left_out_by_name(tmp_path: Path, caplog: pytest.Log
 
 
 def test_a_damaged_file_is_left_out(tmp_path: Path) -> None:
-    files, ids = Files(tmp_path), []
+    files, ids = OwnerFiles(tmp_path), []
     for _ in range(2):
         with files.new() as new:
             ids.append(new.keep("a", "batch").id)
@@ -108,7 +108,7 @@ def test_an_upload_that_ends_meanwhile_does_not_end_the_resume(tmp_path: Path, m
     good = made(tmp_path)
     gone = tmp_path / "anyone" / "files" / ".new-gone"
     monkeypatch.setattr(Path, "glob", lambda _folder, _pattern: iter([gone]))
-    Files(tmp_path / "anyone").remove_abandoned()
+    OwnerFiles(tmp_path / "anyone").remove_abandoned()
     monkeypatch.undo()
     resume(tmp_path)
     assert status(tmp_path, good) == "failed"

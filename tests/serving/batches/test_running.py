@@ -19,7 +19,7 @@ from millrace.serving.batches.finishing import Finishing
 from millrace.serving.batches.record import Batch
 from millrace.serving.batches.running import BatchRun, Gates
 from millrace.serving.batches.store import Batches, BatchFolder, next_id
-from millrace.serving.files.store import Files
+from millrace.serving.files.store import OwnerFiles
 from millrace.serving.requests.service import Service
 from millrace.serving.settings import ServeConfig
 
@@ -63,7 +63,7 @@ class Bench:
             check_model=lambda _name: None,
         )
         self.owner = folder / "owner"
-        self.files = Files(self.owner)
+        self.files = OwnerFiles(self.owner)
 
     def create(self, count: int) -> Batch:
         """A batch of so many requests."""

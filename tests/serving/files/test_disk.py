@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millrace.serving.files.disk import write_whole
-from millrace.serving.files.store import Files
+from millrace.serving.files.store import OwnerFiles
 
 
 class Full(io.FileIO):
@@ -39,7 +39,7 @@ def test_a_write_that_fails_leaves_the_old_content_alone(tmp_path: Path, lasting
     assert [*tmp_path.iterdir()] == [path]
 
 
-def begun(files: Files, *, is_cut_off: bool) -> None:
+def begun(files: OwnerFiles, *, is_cut_off: bool) -> None:
     """A file that gets some content, and no end."""
     with files.new() as new:
         new.stream.write(b"content")
@@ -51,12 +51,12 @@ def begun(files: Files, *, is_cut_off: bool) -> None:
 @pytest.mark.usefixtures("_full")
 def test_a_file_that_has_no_room_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
-        begun(Files(tmp_path), is_cut_off=False)
+        begun(OwnerFiles(tmp_path), is_cut_off=False)
     assert not [*(tmp_path / "files").iterdir()]
 
 
 @pytest.mark.usefixtures("_full")
 def test_an_error_in_the_middle_is_told_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cut off"):
-        begun(Files(tmp_path), is_cut_off=True)
+        begun(OwnerFiles(tmp_path), is_cut_off=True)
     assert not [*(tmp_path / "files").iterdir()]

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from millrace.serving.files.store import Files
+from millrace.serving.files.store import OwnerFiles
 from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually
 
@@ -59,7 +59,7 @@ def test_lists_are_turned_page_by_page(server: Server) -> None:
 
 
 def test_of_two_servers_that_make_one_file_the_first_one_keeps_it(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = OwnerFiles(tmp_path)
     with files.new() as first, files.new(first.id) as second:
         first.stream.write(b"1")
         second.stream.write(b"2")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.streams import watch
-from millrace.transforms.streams.watch import Look, WatchPrompts
+from millrace.transforms.streams.watch import PollPatterns, WatchPrompts
 from tests.transforms.running import check, pipeline
 
 START = 1_700_000_000.0
@@ -28,7 +28,7 @@ class Folder:
 
     def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
         self.path = path
-        self._look = Look(interval=10.0, settle=2.0)
+        self._look = PollPatterns(interval=10.0, settle=2.0)
         self._now = START
         patch.setattr(watch, "wall_clock", lambda: self._now)
 
@@ -72,7 +72,7 @@ def test_a_file_of_another_name_is_not_found(folder: Folder) -> None:
 def test_an_object_is_complete_as_soon_as_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "wall_clock", lambda: START)
     monkeypatch.setattr(watch, "match", lambda _: [FileMetadata("gs://b/a.jsonl", 0, START)])
-    (output,) = Look(interval=10.0, settle=2.0)((["gs://b/*"], START)).outputs
+    (output,) = PollPatterns(interval=10.0, settle=2.0)((["gs://b/*"], START)).outputs
     assert output.value.path == "gs://b/a.jsonl"
 
 
@@ -110,7 +110,7 @@ def test_no_file_is_late_whenever_it_is_found(looks: list[float], modified: list
         files = [FileMetadata(f"/{number}", 1, START + each) for number, each in enumerate(modified)]
         patch.setattr(watch, "match", lambda _: files)
         now, watermark = START, MIN_TIMESTAMP
-        look = Look(interval=10.0, settle=2.0)
+        look = PollPatterns(interval=10.0, settle=2.0)
         for gap in looks:  # which may be shorter than the interval: a runner need not wait
             now += gap
             patch.setattr(watch, "wall_clock", lambda now=now: now)
