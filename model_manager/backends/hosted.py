@@ -171,7 +171,7 @@ class HostedEngine:
         if sequence.scheduled_at is None:
             sequence.scheduled_at, sequence.first_token_at = started, now
             sequence.cached_tokens = event.cached_tokens
-            self._counters.started(sequence)
+            self._counters.prompted(sequence.num_prompt_tokens, sequence.cached_tokens or 0)
         if event.error is not None:
             self._fail(sequence, event.error, result)
             return

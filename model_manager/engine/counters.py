@@ -8,8 +8,6 @@ from typing import TypedDict
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from .scheduling.sequence import Sequence
-
 _WINDOW = 5.0
 _SLICE = 0.1
 _MEMORY_INTERVAL = 1.0
@@ -59,12 +57,8 @@ class EngineCounters:
         self._batches.add(now, batch)
         self._blocks.add(now, blocks)
 
-    def started(self, sequence: Sequence) -> None:
-        """Count a sequence that runs for the first time."""
-        self.prompted(sequence.num_prompt_tokens, sequence.cached_tokens or 0)
-
     def prompted(self, tokens: int, cached: int) -> None:
-        """Count a prompt, and how many of its tokens were not computed again."""
+        """Count a prompt that runs for the first time, and how many of its tokens were not computed again."""
         self._prompt_tokens += tokens
         self._cached_tokens += cached
 

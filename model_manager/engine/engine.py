@@ -27,18 +27,18 @@ from .constraints.preparation import Preparation
 from .counters import EngineCounters
 from .interface import AdapterSlots, ModelRunner, StepResult
 from .launched_step import LaunchedStep
-from .lora.loaded_adapters import LoadedAdapters
-from .prompt_outputs import PromptOutputs
-from .resident_memory import shared_with_template
 from .sampling.sampler import LaunchedSamples, Sampler, Samples
 from .scheduling.admission import admitted
 from .scheduling.batch_table import BatchTable, Scheduled
 from .scheduling.block_manager import BlockManager
 from .scheduling.deadlines import Deadlines
+from .scheduling.loaded_adapters import LoadedAdapters
+from .scheduling.prompt_outputs import PromptOutputs
 from .scheduling.scheduler import Scheduler
 from .scheduling.sequence import Sequence, SequenceStatus
 from .scheduling.stopping import Ending, StopRules
 from .speculation.drafts import Policy, Speculation, Turn, drafter_of
+from .this_process import shared_with_template
 
 _MOMENT = 0.01
 """Seconds that a step waits for a constraint where nothing else is to be done."""
@@ -234,7 +234,7 @@ class LLMEngine:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = now
                 sequence.cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
-                self._counters.started(sequence)
+                self._counters.prompted(sequence.num_prompt_tokens, sequence.cached_tokens or 0)
         if batch:
             self._counters.stepped(len(batch), self._blocks.num_blocks - self._blocks.num_free)
         return self._speculation.extend(self._with_forced(batch, result))

@@ -172,7 +172,7 @@ class FakeEngine:
     def _advance(self, sequence: Sequence, started: float, now: float, result: StepResult) -> None:
         if sequence.scheduled_at is None:
             sequence.scheduled_at, sequence.first_token_at = started, now
-            self._counters.started(sequence)
+            self._counters.prompted(sequence.num_prompt_tokens, sequence.cached_tokens or 0)
         self._read(sequence)
         if not sequence.generates:
             sequence.close()

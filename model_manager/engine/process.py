@@ -53,8 +53,8 @@ from ..wire.messages import (
 )
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
 from .interface import Engine, StepResult
-from .lifetime import die_with_parent
 from .manager_link import MALFORMED_INPUT, ManagerLink
+from .this_process import die_with_parent
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .lifetime import die_with_parent
+from .this_process import die_with_parent
 
 READY = b"ready"
 _LARGEST = 2**16
@@ -61,7 +61,7 @@ def _import() -> Callable[[], bool]:
     """Returns what says whether the sources are still those that were imported."""
     _import_numpy()
     from . import load, process  # noqa: F401
-    from .resident_memory import give_back
+    from .this_process import give_back
 
     load.import_engine()
     _import_at_load()

@@ -16,8 +16,8 @@ from ...wire.config import ModelConfig
 from ...wire.cores import usable_cores
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
-from ..prompt_outputs import MOST_LOGITS
 from ..quantization.precision import CACHE_FORMATS, check_formats
+from ..scheduling.prompt_outputs import MOST_LOGITS
 from ..speculation.drafts import most_draft_rows
 from . import kv_memory
 from .architectures import feed_forward_size, longest_context

@@ -18,9 +18,9 @@ import torch
 
 from ...wire.errors import InvalidRequest, NonFiniteLogits
 from ...wire.logprobs import LEAST, Logprobs
-from ..host_copy import HostCopy, to_device
 from ..interface import Longs
 from .cpu_sampling import CpuSampling, Sampled
+from .host_copy import HostCopy, to_device
 from .kernel_record import IMPOSSIBLE, NOT_FINITE
 from .logit_rows import SamplingRows
 from .torch_sampling import drawn, processed

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..host_copy import to_device
 from ..interface import Longs
+from .host_copy import to_device
 from .logit_rows import Listed, MaskBits, SamplingRows
 from .random_numbers import uniforms
 

@@ -15,10 +15,10 @@ from typing import IO
 import torch
 
 from ..interface import ModelRunner, StepInput
-from ..lifetime import die_with_parent
 from ..loading.device import choose_device
 from ..loading.model_loader import load_model
 from ..loading.ranks import join, receive
+from ..this_process import die_with_parent
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.engine import prompt_outputs
+from millrace.model_manager.engine.scheduling import prompt_outputs
 from millrace.model_manager.engine.scheduling.readings import EmbedReading, ScoreReading, Scores
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...wire.errors import InvalidRequest
 from ...wire.messages import Adapter, Request
 from ..interface import AdapterNotRead, AdapterSlots
-from ..scheduling.sequence import Sequence
+from .sequence import Sequence
 
 
 class LoadedAdapters:

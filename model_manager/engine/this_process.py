@@ -1,19 +1,38 @@
-"""Memory of this process: what a start touches and steps do not need is given back, what is the template's is told.
+"""What a process of the engine asks of the kernel: to end with the process that started it, and to take memory back.
 
-torch links CUDA's libraries where there is no GPU too, some 200 MB of them; a page that is needed after all is read
-again from the page cache. Only on Linux, where mappings can be looked at; elsewhere it does nothing.
+What a start touches and steps do not need is given back; what is the template's is told. torch links CUDA's libraries
+where there is no GPU too, some 200 MB of them; a page that is needed after all is read again from the page cache. Only
+on Linux, where mappings can be looked at; elsewhere nothing is given back.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 _MADV_DONTNEED = 4
 _END = "0-0 ---p 0 0:0 0 "
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+ +(/.*)?")
+
+
+def die_with_parent(name: bytes) -> None:
+    """Ignore Ctrl-C, and die with the parent.
+
+    Ctrl-C reaches the whole process group, but the manager decides what it means. If the thread that started this
+    process ends in any way, so does this process (on Linux; elsewhere when the pipe that it reads closes). `name`, at
+    most 15 bytes, is what top shows.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        set_parent_death_signal, set_name = 1, 15
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        libc.prctl(set_name, name, 0, 0, 0)
 
 
 def give_back(smaps: Path = Path("/proc/self/smaps")) -> int:

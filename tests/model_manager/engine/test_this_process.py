@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.engine.resident_memory import give_back, shared_with_template, unchanged_libraries
+from millrace.model_manager.engine.this_process import give_back, shared_with_template, unchanged_libraries
 
 _PROGRAM = """
 import json, torch, psutil
-from millrace.model_manager.engine.resident_memory import give_back, unchanged_libraries
+from millrace.model_manager.engine.this_process import give_back, unchanged_libraries
 model = torch.nn.Linear(300, 300)
 x = torch.randn(4, 300)
 wanted, before = model(x), psutil.Process().memory_info().rss

@@ -7,9 +7,9 @@ from collections.abc import Sequence as List
 import numpy as np
 import torch
 
-from .interface import ModelRunner
-from .scheduling.batch_table import Scheduled
-from .scheduling.readings import EmbedReading, ScoreReading, Scores
+from ..interface import ModelRunner
+from .batch_table import Scheduled
+from .readings import EmbedReading, ScoreReading, Scores
 
 MOST_LOGITS = 1 << 22
 """Most logits of prompts' rows (rows times vocabulary) in memory at once: a whole prompt's would take too much."""

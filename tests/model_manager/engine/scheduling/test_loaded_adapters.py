@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.engine.lora.loaded_adapters import LoadedAdapters
+from millrace.model_manager.engine.scheduling.loaded_adapters import LoadedAdapters
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
 from millrace.model_manager.wire.errors import InvalidRequest
