@@ -38,7 +38,7 @@ def flags_of(parameters: Sequence[str]) -> tuple[str, list[str]]:
     """The command and its flags. Flags of Beam stay as they are. Raises ConfigError."""
     named = [each.removeprefix(_COMMAND) for each in parameters if each.startswith(_COMMAND)]
     command = named[-1] if named else "run"
-    actions = _actions(_task(command))
+    actions = make_parser(_task(command)).flags
     others = [each for each in parameters if not each.startswith(_COMMAND)]
     return command, [flag for each in others for flag in _flags(each, actions)]
 
@@ -48,10 +48,6 @@ def _task(command: str) -> TaskCommand:
     if command not in tasks:
         raise ConfigError(f"command={command}: takes {', '.join(tasks)}")
     return tasks[command]
-
-
-def _actions(task: TaskCommand) -> dict[str, argparse.Action]:
-    return {flag: action for action in make_parser(task)._actions for flag in action.option_strings}
 
 
 def _flags(parameter: str, actions: dict[str, argparse.Action]) -> Iterator[str]:

@@ -30,7 +30,10 @@ MALFORMED_INPUT = 2
 
 
 class Warnings(logging.Handler):
-    """Keeps what is logged as a warning until it is sent; of many, the first."""
+    """Keeps what is logged as a warning until it is sent; of many, the first.
+
+    The log itself is sent, whichever module or back end writes it: a logging handler is how to get it.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -68,7 +68,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One of these strings."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.json_schema, dict):
+        if isinstance(self.json_schema, dict):  # msgspec's way to normalize a frozen struct while it is made
             msgspec.structs.force_setattr(self, "json_schema", unwrapped(self.json_schema))
         given = [kind for kind in _KINDS if self._has(kind)]
         if len(given) != 1:

@@ -97,7 +97,7 @@ def _parameters() -> list[dict[str, Any]]:
     """The parameters of all commands, each name once."""
     found: dict[str, dict[str, argparse.Action]] = {}
     for task in TASKS.values():
-        for action in make_parser(task)._actions:
+        for action in make_parser(task).flags.values():
             if action.dest not in _LEFT_OUT:
                 found.setdefault(action.dest, {})[task.command] = action
     return [_parameter(actions) for actions in found.values()]

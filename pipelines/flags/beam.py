@@ -67,11 +67,10 @@ def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOpti
     for options in _all_options(PipelineOptions):
         if has_job_server or options is not FlinkOptions:
             options._add_argparse_args(parser)
-    beams = [flag for action in parser._actions for flag in action.option_strings]
     _, unknown = parser.parse_known_args(flags)
     for flag in unknown:
         _check_elsewhere(flag, own_flags)
-        _check(flag, [*own_flags, *beams], has_job_server)
+        _check(flag, [*own_flags, *parser.flags], has_job_server)
     options = PipelineOptions(flags)
     check_runner(options)
     return options

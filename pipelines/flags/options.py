@@ -188,8 +188,8 @@ def _read(
     parser, names = job_parser(task)
     known, rest = parser.parse_known_args(list(arguments))
     _check_commands(rest, task)
-    helps = [(flag, action.help or "") for action in parser._actions for flag in action.option_strings]
-    own_flags = {flag: text.replace("%%", "%") for flag, text in helps if flag.startswith("--")}
+    helps = {flag: action.help or "" for flag, action in parser.flags.items() if flag.startswith("--")}
+    own_flags = {flag: text.replace("%%", "%") for flag, text in helps.items()}
     beam = beam_options(rest, own_flags)
     if not known.input:
         raise ConfigError(NO_INPUT)
@@ -249,7 +249,7 @@ def _check_commands(flags: Sequence[str], task: TaskCommand) -> None:
 
 @functools.cache
 def _flags(name: TaskName) -> frozenset[str]:
-    return frozenset(flag for action in job_parser(TASKS[name])[0]._actions for flag in action.option_strings)
+    return frozenset(job_parser(TASKS[name])[0].flags)
 
 
 def _address(flag: str, given: str, beam: PipelineOptions) -> Address:

@@ -26,6 +26,11 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
 class FlagParser(argparse.ArgumentParser):
     """Raises ConfigError where argparse prints its usage and exits."""
 
+    @property
+    def flags(self) -> dict[str, argparse.Action]:
+        """The flags with their actions; argparse itself lists them nowhere in public."""
+        return {flag: action for action in self._actions for flag in action.option_strings}
+
     def error(self, message: str) -> NoReturn:
         if found := re.fullmatch(r"the following arguments are required: (\S+?)(,.*)?", message):
             raise ConfigError(self._missing(found[1]))

@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 
 def job_id(result: PipelineResult) -> str:
-    """The job server's id of the job."""
+    """The job server's id of the job. Beam's result has no public name for it, nor for the service asked below."""
     return str(result._job_id)
 
 

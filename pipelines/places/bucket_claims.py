@@ -62,6 +62,8 @@ class _Claim:
         self._path = path
         bucket, name = bucket_and_name(path)
         with explained(path, "written"):
+            # Beam's public calls cannot write on condition of an object's generation; its client, made of the job's
+            # options, can.
             client: Any = FileSystems.get_filesystem(path)._gcsIO().client
         self._blob = client.bucket(bucket).blob(name)
         self._note = Claimant.this_process().encoded()

@@ -73,7 +73,10 @@ class _Workers(WatchedWorkers):
 
 
 class _LoopbackServer(worker_handlers.GrpcServer):  # type: ignore[misc, unused-ignore]
-    """Beam's, at the loopback address; its connections can be given up, and logs of workers are a line each."""
+    """Beam's, at the loopback address; its connections can be given up, and logs of workers are a line each.
+
+    Beam makes server and connections itself and takes neither an address nor a class, so they are put in its place.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         made = _with(worker_handlers.GrpcServer.__init__, grpc=_LoopbackGrpc, BasicLoggingService=BeamFnLoggingServicer)

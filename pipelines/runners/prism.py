@@ -70,7 +70,11 @@ class OwnPrism(PortableRunner, PrismRunner):
 
 
 def _start_workers(options: PipelineOptions) -> tuple[str, Any]:
-    """Threads that work when Prism asks for them; where, and the server."""
+    """Threads that work when Prism asks for them; where, and the server.
+
+    As Beam's `BeamFnExternalWorkerPoolServicer.start`, which serves at all interfaces; Beam reads the two settings for
+    it by private functions alone.
+    """
     workers = BeamFnExternalWorkerPoolServicer(
         use_process=options.view_as(DebugOptions).lookup_experiment("use_loopback_process_worker", False),
         state_cache_size=sdk_worker_main._get_state_cache_size_bytes(options=options),

@@ -144,7 +144,7 @@ def _records_in(shape: Shape) -> Iterator[Record]:
 
 
 def _register(record: Record, make: Any, schema: schema_pb2.Schema) -> None:
-    make._beam_schema_id = schema.id
+    make._beam_schema_id = schema.id  # by which Beam finds a type's schema
     made = _made_by_beam(record, schema.id)
     SCHEMA_REGISTRY.add(made, schema)
     coders.register_coder(made, RowCoder)

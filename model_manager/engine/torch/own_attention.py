@@ -15,7 +15,10 @@ def own_implementation(model: Any) -> str:
 
 @contextmanager
 def attending_as(model: Any, implementation: str) -> Iterator[None]:
-    """Within, `model` uses the attention of this name in transformers; afterwards its former one."""
+    """Within, `model` uses the attention of this name in transformers; afterwards its former one.
+
+    Not by `set_attn_implementation`: it leaves a model as it is whose code does not look the name up as it expects.
+    """
     before = model.config._attn_implementation
     model.config._attn_implementation = implementation  # sets its sub-configs, too
     try:
