@@ -16,7 +16,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from .edge import at_the_edge, leave
 from .flags.job_flags import make_parser
-from .flags.tasks import TASKS, TaskCommand
+from .flags.task_commands import TASKS, TaskCommand
 
 _COMMAND = "--command="
 

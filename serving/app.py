@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millrace.model_manager.wire.errors import MillraceError
 
 from .batches.routes import batch_routes
-from .batches.runner import BatchRunner
+from .batches.served_batches import BatchRunner
 from .files.owners import check_folder
 from .files.routes import file_routes
 from .http.browsers import BrowserCheck

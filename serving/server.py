@@ -17,9 +17,9 @@ import uvloop
 from millrace.model_manager.client.engine_client import EngineClient
 
 from .app import make_app
-from .batches.runner import BatchRunner
-from .http.addresses import listening, url
+from .batches.served_batches import BatchRunner
 from .http.connections import allow_connections
+from .http.listen_addresses import listening, url
 from .http.observers import Observer
 from .http.tls import check_tls
 from .http.uvicorn_server import Uvicorn, uvicorn_config

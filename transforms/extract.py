@@ -33,7 +33,7 @@ from .typed.describe import record_of
 from .typed.details import Details
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of, check_fields
-from .typed.held import check_held
+from .typed.instance_check import check_held
 from .typed.key_paths import renamed_keys
 from .typed.reading import read
 from .typed.record_grammar import RecordGrammar

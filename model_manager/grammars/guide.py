@@ -8,7 +8,7 @@ consumed again with a new one. Only what fails with an unshared lexer fails the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as List
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +18,6 @@ from llguidance import LLMatcher
 
 from ..wire.errors import ConstraintNotMet
 from .closing import Closed
-from .ends import Ends
 from .grammar import QUICK, Grammar, LexerSpent
 from .refusals import of_a_step, of_slowness
 
@@ -30,6 +29,28 @@ _T = TypeVar("_T")
 
 class GrammarSlow(Exception):
     """A guide is to be made again where no step waits for it."""
+
+
+class Ends:
+    """Which tokens end one request's output, beside those that its grammar knows."""
+
+    def __init__(self, *, eos: Collection[int], stops: Collection[int], ignore_eos: bool) -> None:
+        """`eos` tokens, which masks allow wherever the output may end, and `stops` end the output. With `ignore_eos`
+        the former never come.
+        """
+        self._tokens = frozenset(stops) if ignore_eos else frozenset(eos) | frozenset(stops)
+        self._added = sorted(set(stops) if ignore_eos else set(stops) - set(eos))
+        self._removed = sorted(set(eos) - set(stops)) if ignore_eos else []
+
+    def __contains__(self, token_id: int) -> bool:
+        return token_id in self._tokens
+
+    def complete(self, bits: npt.NDArray[np.uint32], *, may_end: bool) -> None:
+        """Add the missing ends to a grammar's mask if the output `may_end`; remove tokens that never come."""
+        for token in self._added if may_end else ():
+            bits[token >> 5] |= np.uint32(1 << (token & 31))
+        for token in self._removed:
+            bits[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
 
 
 class Mask(NamedTuple):

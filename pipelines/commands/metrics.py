@@ -12,7 +12,7 @@ from millrace.serving.settings import MetricsConfig
 from ..edge import at_the_edge, end_signal
 from ..flags.from_settings import add_settings, given
 from ..flags.parser import FlagParser
-from ..flags.place import add_place, place_of
+from ..flags.shared_flags import add_place, place_of
 from ..job.logs import logs_at
 
 

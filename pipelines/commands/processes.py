@@ -19,7 +19,7 @@ from millrace.model_manager.wire.tcp import TcpManager
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
-from ..flags.place import add_place, place_of
+from ..flags.shared_flags import add_place, place_of
 from ..pages.texts import harmless
 
 _INDENT = " " * 9

@@ -21,7 +21,7 @@ from millrace.transforms.writing.resume import SkipCompleted
 
 from ..edge import TERMINATED, at_the_edge
 from ..flags.options import JobOptions, parse
-from ..flags.tasks import TaskName
+from ..flags.task_commands import TaskName
 from ..job.run import run_job
 from ..places.endpoints import files_of, reader, schema_of, writer
 from ..places.provenance import has_other_template, note_settings

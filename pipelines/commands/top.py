@@ -31,7 +31,7 @@ from millrace.serving.window.history import History
 from ..edge import at_the_edge
 from ..flags.from_settings import add_settings, given
 from ..flags.parser import FlagParser
-from ..flags.place import add_place, place_of
+from ..flags.shared_flags import add_place, place_of
 from ..job.logs import logs_at
 from .top_frame import frame
 

@@ -18,7 +18,7 @@ from typing import Any
 from millrace.model_manager.wire.backends import BACKENDS
 
 from ..flags.job_flags import make_parser
-from ..flags.tasks import TASKS
+from ..flags.task_commands import TASKS
 from ..machines import GPUS
 
 _LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "report", "prices")

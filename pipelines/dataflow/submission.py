@@ -28,7 +28,7 @@ from ..flags.options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
 from ..places.endpoints import check
 from ..temporary_folders import temporary_files
-from .engines import check_engine_of_image, told
+from .engine_images import check_engine_of_image, told
 from .package import find_package
 from .workers import Row, arrange_workers, is_streaming, table
 

@@ -23,7 +23,7 @@ from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
-from .engines import check_gpus_of_engine
+from .engine_images import check_gpus_of_engine
 
 ONE_PROCESS = "no_use_multiple_sdk_containers"
 """One SDK container, and one process in it, a worker: each container would have a manager, and engines, of its own."""

@@ -12,10 +12,9 @@ from millrace.transforms.models.updates import WatchedFile
 from .constraint import HELP, METAVAR
 from .dataflow import add_dataflow
 from .from_settings import add_settings
-from .log_level import add_logging
-from .model import add_engine, add_manager, add_model
 from .parser import FlagParser
-from .tasks import TaskCommand
+from .shared_flags import add_engine, add_logging, add_manager, add_model
+from .task_commands import TaskCommand
 from .traces import add_traces
 
 CHAT = {"auto": None, "always": True, "never": False}

@@ -34,9 +34,9 @@ from .constraint import constraint_fields, told
 from .dataflow import check_dataflow
 from .from_settings import given
 from .job_flags import CHAT, job_parser
-from .log_level import log_level
 from .parser import NO_INPUT
-from .tasks import TASKS, TaskCommand, TaskName
+from .shared_flags import log_level
+from .task_commands import TASKS, TaskCommand, TaskName
 from .traces import read_traces
 
 _DATAFLOWS = "--labels"

@@ -21,9 +21,9 @@ from millrace.transforms.writing.output_files import OutputFiles, output_and_for
 
 from ..edge import at_the_edge, end_signal
 from ..flags.parser import FlagParser
+from ..pages.found_prompts import Input
 from ..pages.html import page, policy
 from ..pages.page_files import check_page, write_page
-from ..pages.prompts import Input
 from .looks import Look, Page
 from .server import served
 

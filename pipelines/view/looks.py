@@ -16,7 +16,7 @@ from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.transforms.files.object_stores import is_local
 
 from ..pages.facts import Facts
-from ..pages.prompts import Input, find_prompts, key_of
+from ..pages.found_prompts import Input, find_prompts, key_of
 from ..pages.row_files import Row
 from ..pages.shown_rows import ShownRow, shown_row
 from ..pages.table import MOST_KINDS, Table

@@ -24,7 +24,7 @@ from ..openai.bodies import decoded
 from ..requests.service import Service
 from .asking import ENDPOINTS
 from .record import WINDOW_SECONDS, Batch
-from .runner import BatchRunner
+from .served_batches import BatchRunner
 from .store import Batches, next_id
 
 _LISTED, _MOST_LISTED = 20, 100

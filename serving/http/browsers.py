@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .addresses import is_loopback, is_own_name, without_port
 from .errors import HttpError
+from .listen_addresses import is_loopback, is_own_name, without_port
 
 _READ = (b"host", b"origin", b"sec-fetch-site")
 _CHANGE_NOTHING = ("GET", "HEAD", "OPTIONS")

@@ -1,4 +1,7 @@
-"""API keys: a file of them, and whether a request has one. Comparing takes as long for a wrong key as for a right."""
+"""API keys: a file of them, whether a request has one, and who asks: a key, else the address that a request came from.
+
+Comparing takes as long for a wrong key as for a right.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from .clients import bearer
 from .errors import AUTHENTICATION, HttpError
 
 OPEN = frozenset(("/health", "/ready"))
@@ -64,3 +66,20 @@ class KeyCheck:
 
     def _is_open(self, scope: Scope) -> bool:
         return scope["path"] in OPEN or (scope["path"] in self._page and scope["method"] in ("GET", "HEAD"))
+
+
+def bearer(scope: Scope) -> bytes | None:
+    """The key in the header Authorization; None where there is none."""
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    kind, _, key = given.partition(b" ")
+    return key.strip() if kind.lower() == b"bearer" else None
+
+
+def client_of(scope: Scope, *, has_keys: bool) -> bytes | str:
+    """Equal for requests that share their turns; `has_keys`: the key was checked.
+
+    An address may stand for many people behind one proxy; give them keys where they are to take turns.
+    """
+    key = bearer(scope) if has_keys else None
+    address = scope.get("client")
+    return key if key is not None else str(address[0]) if address else ""

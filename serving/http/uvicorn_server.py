@@ -9,8 +9,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from .addresses import BACKLOG
 from .connections import HttpConnection
+from .listen_addresses import BACKLOG
 
 _KEEP_ALIVE = 75
 """Seconds that a connection without a request stays open."""

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from millrace.model_manager.client.status import read_status
 
-from ..http.addresses import is_loopback, is_own_name, refused, url
+from ..http.listen_addresses import is_loopback, is_own_name, refused, url
 from ..settings import MetricsConfig
 from .machine import MachineMetrics
 from .snapshot import ReadStatus

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import MillraceError
 
-from ..http.clients import client_of
 from ..http.errors import HttpError, http_error, internal, not_in_time
+from ..http.keys import client_of
 from ..http.observers import Observed
 from ..http.reading import Incoming
 from ..http.replies import HungUp, Reply, Stalled, unless_hung_up

@@ -25,12 +25,11 @@ from ..metrics.requests import RequestCollector
 from ..metrics.snapshot import ReadStatus, snapshot
 from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
-from ..window.requests import RecentRequests
+from ..window.latest_requests import RecentRequests
 from ..window.watching import Watching
 from .constraint_checks import ConstraintChecks
-from .crossing import Crossing
 from .opening_client import OpeningClient
-from .submitting import Submitter
+from .submitting import Crossing, Submitter
 from .turns import Places
 
 _THREADS = 4

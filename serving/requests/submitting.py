@@ -1,11 +1,14 @@
 """Gives requests to the engine's client. If the queue is empty and a credit is free, the caller sends. Else a thread
 does, which may wait for a credit: the most urgent request first. Clients whose requests are as urgent take turns.
 
-Knows neither prompts nor HTTP: a submission is a function that sends.
+What its threads have to say crosses back into the event loop. Knows neither prompts nor HTTP: a submission is a
+function that sends.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 import queue
@@ -133,3 +136,30 @@ class Submitter:
     def _left(self) -> None:
         with self._lock:
             self._num_waiting -= 1
+
+
+class Crossing:
+    """Calls functions in the loop, in the order in which threads asked for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Callable[[Any], None], Any]] = []
+        self._is_woken = False
+
+    def call(self, function: Callable[[Any], None], value: Any) -> None:
+        """Have the loop call `function(value)` soon; from any thread."""
+        with self._lock:
+            self._waiting.append((function, value))
+            if self._is_woken:
+                return
+            self._is_woken = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._is_woken = False
+        for function, value in waiting:
+            function(value)

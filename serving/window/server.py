@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from ..http.addresses import listening, url
 from ..http.browsers import BrowserCheck
+from ..http.listen_addresses import listening, url
 from ..http.uvicorn_server import Uvicorn, uvicorn_config
 from ..metrics.snapshot import ReadStatus, snapshot
 from .feed import Feed

@@ -32,7 +32,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
 from millrace.pipelines.cli import COMMANDS, dispatch
-from millrace.pipelines.flags.tasks import TASKS
+from millrace.pipelines.flags.task_commands import TASKS
 from millrace.serving.window.figures import Figures, ServerFigures
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
 from millrace.transforms.elements.metrics import METRICS

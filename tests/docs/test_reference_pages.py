@@ -11,7 +11,7 @@ import pytest
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.pipelines.cli import COMMANDS
 from millrace.pipelines.flags.job_flags import make_parser
-from millrace.pipelines.flags.tasks import TASKS
+from millrace.pipelines.flags.task_commands import TASKS
 from tests.docs.reference_pages import PAGES, PARTS, flags, made
 
 

@@ -22,12 +22,12 @@ from ...wire.messages import Request
 from ...wire.status import EngineStats, ModelInfo
 from ..model_info import info_of
 from .dialects import Dialect
+from .in_flight import EndpointRequests
 from .kserve import KServe
 from .llama_completion import LlamaCompletion
 from .loop_thread import LoopThread
 from .mii import MiiOpenAI, MiiRest
 from .openai import OpenAI
-from .requests import EndpointRequests
 from .tgi import TGI
 
 _WAIT = 0.02

@@ -16,9 +16,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from ...grammars.compiling import GrammarCompiler
-from ...grammars.ends import Ends
 from ...grammars.grammar import Grammar
-from ...grammars.guide import GrammarSlow, Guide
+from ...grammars.guide import Ends, GrammarSlow, Guide
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, RequestError
 from ..scheduling.sequence import Rank, Replayed, Sequence

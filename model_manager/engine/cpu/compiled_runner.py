@@ -19,7 +19,7 @@ from .decoder_inputs import angles
 from .decoder_plan import DecoderPlan, LayerPlan
 from .decoder_weights import DecoderWeights, KeptTensors
 from .matrix_ops import LANES, Epilogue, Format
-from .parameters import Parameters
+from .parameter_reader import Parameters
 from .records import Linear, Normalize
 from .step_emitter import Emitter, Rotation, Rows
 from .team import Team

@@ -12,7 +12,7 @@ from .decoder_inputs import Embedding
 from .decoder_plan import DecoderPlan, LayerPlan, LinearPlan, NormPlan
 from .matrix_ops import Format
 from .packed_matrix import PackedMatrix, pack, padded
-from .parameters import Parameters
+from .parameter_reader import Parameters
 from .step_emitter import NormWeights
 
 Tensors = Sequence[torch.Tensor]

@@ -21,7 +21,7 @@ from transformers import AutoConfig
 
 from ...store.contents import weight_files
 from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
-from ..cpu.parameters import Shape
+from ..cpu.parameter_reader import Shape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
 from .config_classes import import_config_checks

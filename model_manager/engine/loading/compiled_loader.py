@@ -12,7 +12,7 @@ from ..cpu.compiled_runner import CompiledRunner, obstacle
 from ..cpu.decoder_plan import DecoderPlan, plan_decoder
 from ..cpu.decoder_weights import KeptTensors
 from ..cpu.matrix_ops import Format
-from ..cpu.parameters import LoadedParameters, Parameters
+from ..cpu.parameter_reader import LoadedParameters, Parameters
 from .kept_weights import KeptWeights
 from .placement import Placement
 

@@ -18,7 +18,7 @@ from ...wire.config import ModelConfig
 from ...wire.status import ModelInfo
 from ..cpu.compiled_runner import CompiledRunner
 from ..cpu.decoder_plan import DecoderPlan
-from ..cpu.parameters import stored_parameters
+from ..cpu.parameter_reader import stored_parameters
 from ..interface import AdapterSlots, ModelRunner
 from .checkpoint import read_checkpoint
 from .compiled_loader import compiled_plan, compiled_runner, mapped_runner

@@ -15,8 +15,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..paged_attention import AttentionLayout
-from ..torch.attention_hook import connect
-from ..torch.own_attention import attending_as
+from ..torch.attention_hook import attending_as, connect
 from .refusing import not_served
 
 _IMPLEMENTATION = "millrace_noted"

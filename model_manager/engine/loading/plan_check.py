@@ -19,7 +19,7 @@ from ..cpu.attention import CpuAttention
 from ..cpu.compiled_runner import CompiledRunner
 from ..cpu.decoder_plan import DecoderPlan, plan_decoder
 from ..cpu.matrix_ops import LANES, Format
-from ..cpu.parameters import LoadedParameters
+from ..cpu.parameter_reader import LoadedParameters
 from ..paged_attention import CacheShape
 from .own_masks import own_windows
 from .placement import Placement

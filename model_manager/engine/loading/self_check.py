@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..interface import Longs, ModelRunner, StepInput
-from ..torch.own_attention import attending_as, own_implementation
+from ..torch.attention_hook import attending_as, own_implementation
 from .refusing import not_served
 
 _LENGTHS = (24, 13)

@@ -19,7 +19,7 @@ from transformers.distributed.configuration_utils import DistributedConfig
 from ...wire.errors import ModelCorrupt
 from ..cpu.attention import CpuAttention, supports
 from ..cpu.decoder_plan import DecoderPlan
-from ..cpu.parameters import LoadedParameters
+from ..cpu.parameter_reader import LoadedParameters
 from ..cuda.runner import cuda_runner
 from ..lora.adapted_linear import LoraLayers
 from ..paged_attention import AttentionLayout, CacheShape, PagedAttention

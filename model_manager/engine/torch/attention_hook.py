@@ -1,7 +1,12 @@
-"""The hook by which transformers' model code reaches attention over the paged KV cache. Computes nothing itself."""
+"""Which attention transformers' model code uses: over the paged KV cache by a hook, or for a while another one.
+
+Computes nothing itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -63,3 +68,23 @@ def connect(model: torch.nn.Module, paged: PagedAttention) -> None:
 def register() -> None:
     """Make `IMPLEMENTATION` known to transformers; no mask is registered, so that none is built."""
     ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, attend_paged)
+
+
+def own_implementation(model: Any) -> str:
+    """The attention that transformers uses for `model` by default."""
+    name: str = model.get_correct_attn_implementation(None)
+    return name
+
+
+@contextmanager
+def attending_as(model: Any, implementation: str) -> Iterator[None]:
+    """Within, `model` uses the attention of this name in transformers; afterwards its former one.
+
+    Not by `set_attn_implementation`: it leaves a model as it is whose code does not look the name up as it expects.
+    """
+    before = model.config._attn_implementation
+    model.config._attn_implementation = implementation  # sets its sub-configs, too
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before

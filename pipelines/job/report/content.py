@@ -15,8 +15,8 @@ from markupsafe import Markup
 from millrace.model_manager.wire.errors import counted
 
 from ...pages.facts import facts_of
+from ...pages.found_prompts import Input, find_prompts, key_of
 from ...pages.plots import bar_plot, line_plot
-from ...pages.prompts import Input, find_prompts, key_of
 from ...pages.row_files import Row
 from ...pages.shown_rows import ShownRow, shown_row
 from ...pages.sketches import Histogram, rates

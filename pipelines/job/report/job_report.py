@@ -23,9 +23,9 @@ from millrace.transforms.writing.output_files import OutputFiles
 
 from ...edge import asked_twice, unwrapped
 from ...flags.options import JobOptions
+from ...pages.found_prompts import Input
 from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page
-from ...pages.prompts import Input
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless
 from ...places.endpoints import files_at, files_of, input_format_of

@@ -9,8 +9,7 @@ import re
 
 import pytest
 
-from millrace.model_manager.grammars.ends import Ends
-from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.grammars.guide import Ends, Guide
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet, InvalidRequest
 from tests.model_manager.engine.constraints.random_outputs import COMPILER

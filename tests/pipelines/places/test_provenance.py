@@ -8,7 +8,7 @@ import pytest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import extract
 from millrace.pipelines.flags.options import parse
-from millrace.pipelines.flags.tasks import TaskName
+from millrace.pipelines.flags.task_commands import TaskName
 from millrace.pipelines.places.endpoints import check, files_of
 from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity
 

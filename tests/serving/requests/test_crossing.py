@@ -7,7 +7,7 @@ import threading
 from typing import Any
 from unittest import mock
 
-from millrace.serving.requests.crossing import Crossing
+from millrace.serving.requests.submitting import Crossing
 
 
 def test_what_threads_tell_arrives_in_order_with_few_wake_ups() -> None:

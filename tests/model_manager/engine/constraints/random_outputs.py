@@ -7,9 +7,8 @@ from pathlib import Path
 
 from millrace.model_manager.grammars.closing import _Work
 from millrace.model_manager.grammars.compiling import GrammarCompiler
-from millrace.model_manager.grammars.ends import Ends
 from millrace.model_manager.grammars.grammar import Grammar
-from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.grammars.guide import Ends, Guide
 
 FOLDER = Path(__file__).parents[4] / "model_manager" / "store" / "embedded" / "millrace-tiny"
 COMPILER = GrammarCompiler(FOLDER, 2000, [1])

@@ -19,9 +19,8 @@ from millrace.model_manager.engine.constraints import masks
 from millrace.model_manager.engine.speculation import drafts as speculation
 from millrace.model_manager.grammars import grammar, guide
 from millrace.model_manager.grammars.compiling import GrammarCompiler
-from millrace.model_manager.grammars.ends import Ends
 from millrace.model_manager.grammars.grammar import Grammar
-from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.grammars.guide import Ends, Guide
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.messages import FinishReason, Output, Request

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from millrace.model_manager.client.choices import choice_requests
 from millrace.model_manager.engine.engine import LLMEngine
-from millrace.model_manager.grammars.ends import Ends
-from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.grammars.guide import Ends, Guide
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.messages import FinishReason, Request

@@ -11,9 +11,8 @@ from llguidance import LLMatcher, LLParserLimits
 
 from millrace.model_manager.engine.constraints.masks import Masks
 from millrace.model_manager.grammars.compiling import GrammarCompiler
-from millrace.model_manager.grammars.ends import Ends
 from millrace.model_manager.grammars.grammar import Grammar
-from millrace.model_manager.grammars.guide import Guide
+from millrace.model_manager.grammars.guide import Ends, Guide
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet
 from tests.model_manager.engine.constraints.random_outputs import FOLDER, generated

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
 from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
-from millrace.model_manager.engine.cpu.parameters import StoredParameters
+from millrace.model_manager.engine.cpu.parameter_reader import StoredParameters
 from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.interface import StepInput
 from millrace.model_manager.engine.loading import kept_passes, kept_weights, plan_check

@@ -16,7 +16,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from millrace.model_manager.engine.cpu.attention import CpuAttention
-from millrace.model_manager.engine.cpu.parameters import StoredParameters
+from millrace.model_manager.engine.cpu.parameter_reader import StoredParameters
 from millrace.model_manager.engine.interface import StepInput
 from millrace.model_manager.engine.loading import device
 from millrace.model_manager.engine.loading.model_loader import load_model

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from millrace.serving.http.observers import Observed
-from millrace.serving.window.requests import RecentRequests
+from millrace.serving.window.latest_requests import RecentRequests
 from tests.serving.metrics.scrapes import answer
 
 

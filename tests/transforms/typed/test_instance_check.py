@@ -13,7 +13,7 @@ import pytest
 from millrace import Extract, ModelConfig, Prompt
 from millrace.model_manager.wire.errors import AnswerRejected
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.held import check_held
+from millrace.transforms.typed.instance_check import check_held
 from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.running import check, pipeline

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from millrace.serving.batches.record import Batch
-from millrace.serving.batches.runner import BatchRunner
+from millrace.serving.batches.served_batches import BatchRunner
 from millrace.serving.batches.store import Batches, next_id
 from millrace.serving.files.store import OwnerFiles
 from millrace.serving.requests.service import Service

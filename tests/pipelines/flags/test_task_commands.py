@@ -13,7 +13,7 @@ from millrace.pipelines.commands import yaml_job
 from millrace.pipelines.commands.expansion import URNS
 from millrace.pipelines.dataflow.metadata import metadata
 from millrace.pipelines.flags.job_flags import make_parser
-from millrace.pipelines.flags.tasks import TASKS, TaskCommand
+from millrace.pipelines.flags.task_commands import TASKS, TaskCommand
 from millrace.transforms.beam_rows import row_transforms
 
 BY_ANOTHER_NAME = {"rows": "schema", "details": "output"}

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from millrace.model_manager.engine.cpu.compiled_runner import CompiledRunner
 from millrace.model_manager.engine.cpu.decoder_plan import plan_decoder
 from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
-from millrace.model_manager.engine.cpu.parameters import LoadedParameters, stored_parameters
+from millrace.model_manager.engine.cpu.parameter_reader import LoadedParameters, stored_parameters
 from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.wire.config import ModelConfig

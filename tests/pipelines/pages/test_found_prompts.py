@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace import Prompt
-from millrace.pipelines.pages.prompts import Input, find_prompts
+from millrace.pipelines.pages.found_prompts import Input, find_prompts
 from millrace.transforms.elements.prompt_rows import RowShape
 from tests.json_lines import write_rows
 
