@@ -135,6 +135,31 @@ def check_text(request: Request, dialect: str) -> None:
         raise InvalidRequest("prompt: is empty")
 
 
+class TextDialect:
+    """What dialects share that generate text from a text, at the URL as it was given."""
+
+    name: str
+    parameters: frozenset[str]
+    """Parameters that it takes beside those of every dialect."""
+    constraints: tuple[str, ...] = ()
+    """Kinds of constraints that it takes."""
+    needs_probes = False
+    max_model_len = 0
+
+    def learn(self, route: str, body: bytes) -> None:
+        """Nothing is read of the answer: the server lives, because it answers."""
+
+    def base(self, url: str) -> str:
+        """The URL as it was given."""
+        return url
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest for what cannot be asked for."""
+        check_task(request, self.name, ("generate",))
+        check_text(request, self.name)
+        check_params(request.params, self.name, ALWAYS | self.parameters, self.constraints)
+
+
 def given(params: SamplingParams, names: Collection[str]) -> dict[str, Any]:
     """Those parameters that are not at their default."""
     fields = ((name, getattr(params, name)) for name in SamplingParams.__struct_fields__ if name in names)

@@ -14,7 +14,7 @@ import msgspec
 
 from ...wire.errors import InvalidRequest
 from ...wire.messages import FinishReason, Request
-from .dialects import ALWAYS, Call, Garbled, ServerAnswer, check_params, check_task, check_text, parsed
+from .dialects import Call, Garbled, ServerAnswer, TextDialect, parsed
 
 _SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
 _OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop"))
@@ -34,26 +34,12 @@ class _Completed(msgspec.Struct):
     """The prompt, or what was generated, was cut to fit the slot's context."""
 
 
-class LlamaCompletion:
+class LlamaCompletion(TextDialect):
     """Text in, text out."""
 
     name = "llama-completion"
+    parameters = _OTHERS | frozenset(_SAME)
     probes: tuple[Call, ...] = (Call("/props"),)
-    needs_probes = False
-    max_model_len = 0
-
-    def learn(self, route: str, body: bytes) -> None:
-        """Nothing is read of the answer: the server lives, because it answers."""
-
-    def base(self, url: str) -> str:
-        """The URL as it was given."""
-        return url
-
-    def check(self, request: Request) -> None:
-        """Raises InvalidRequest for what cannot be asked for."""
-        check_task(request, self.name, ("generate",))
-        check_text(request, self.name)
-        check_params(request.params, self.name, ALWAYS | _OTHERS | frozenset(_SAME), ())
 
     def call(self, request: Request) -> Call:
         """All parameters; seeds have 32 bits there, and the largest draws another each time."""

@@ -17,7 +17,7 @@ import msgspec
 
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.messages import FinishReason, Request
-from .dialects import ALWAYS, Call, Garbled, ServerAnswer, check_params, check_task, check_text, given, parsed
+from .dialects import Call, Garbled, ServerAnswer, TextDialect, check_task, given, parsed
 from .openai import OpenAI
 
 _OPENAI = frozenset(("top_k", "top_p"))
@@ -52,29 +52,15 @@ class _Response(msgspec.Struct):
     generated_length: int = 0
 
 
-class MiiRest:
+class MiiRest(TextDialect):
     """Text in, text out; the model's name is that of its deployment."""
 
     name = "mii"
-    needs_probes = False
-    max_model_len = 0
+    parameters = _REST
 
     def __init__(self, model: str) -> None:
         self._route = f"/mii/{model}"
         self.probes: tuple[Call, ...] = (Call(self._route),)
-
-    def learn(self, route: str, body: bytes) -> None:
-        """Nothing is read of the answer: the gateway lives, because it answers."""
-
-    def base(self, url: str) -> str:
-        """The URL as it was given."""
-        return url
-
-    def check(self, request: Request) -> None:
-        """Raises InvalidRequest for what cannot be asked for."""
-        check_task(request, self.name, ("generate",))
-        check_text(request, self.name)
-        check_params(request.params, self.name, ALWAYS | _REST, ())
 
     def call(self, request: Request) -> Call:
         """One prompt: the answers of several come together, the last one with the slowest."""

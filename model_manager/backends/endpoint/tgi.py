@@ -11,18 +11,7 @@ from typing import Any
 import msgspec
 
 from ...wire.messages import FinishReason, Request
-from .dialects import (
-    ALWAYS,
-    Call,
-    Garbled,
-    ServerAnswer,
-    check_params,
-    check_task,
-    check_text,
-    cut_at_stop,
-    given,
-    parsed,
-)
+from .dialects import Call, Garbled, ServerAnswer, TextDialect, cut_at_stop, given, parsed
 
 _SAMPLING = frozenset(("top_k", "top_p", "typical_p", "seed"))
 _OTHERS = frozenset(("repetition_penalty", "frequency_penalty", "stop"))
@@ -46,30 +35,18 @@ class _Info(msgspec.Struct):
     max_total_tokens: int = 0
 
 
-class TGI:
+class TGI(TextDialect):
     """Text in, text out."""
 
     name = "tgi"
+    parameters = _SAMPLING | _OTHERS | _HERE
+    constraints = ("json_schema", "regex")
     probes: tuple[Call, ...] = (Call("/health"), Call("/info"))
-    needs_probes = False
-
-    def __init__(self) -> None:
-        self.max_model_len = 0
 
     def learn(self, route: str, body: bytes) -> None:
         """`/info` tells how long a prompt and its answer may be."""
         if route == "/info":
             self.max_model_len = parsed(body, _Info).max_total_tokens
-
-    def base(self, url: str) -> str:
-        """The URL as it was given."""
-        return url
-
-    def check(self, request: Request) -> None:
-        """Raises InvalidRequest for what cannot be asked for."""
-        check_task(request, self.name, ("generate",))
-        check_text(request, self.name)
-        check_params(request.params, self.name, ALWAYS | _SAMPLING | _OTHERS | _HERE, ("json_schema", "regex"))
 
     def call(self, request: Request) -> Call:
         """TGI takes no temperature of 0: `do_sample` false is greedy."""

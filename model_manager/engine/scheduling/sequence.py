@@ -64,6 +64,29 @@ class Sequence:
     an empty key shares with none.
     """
 
+    adapter_slot = -1
+    overtaken = 0
+    has_preempted = False
+    status = SequenceStatus.WAITING
+    ending: Ending | None = None
+    num_own_tokens: int | None = None
+    """How many tokens of a closed output are the model's."""
+    num_computed_tokens = 0
+    num_dropped_tokens = 0
+    """Computed before it was preempted; 0 once it runs again."""
+    num_recomputed_tokens = 0
+    num_draft_computed_tokens = 0
+    num_pending_tokens = 0
+    pending_row = -1
+    is_held = False
+    num_committed_blocks = 0
+    num_blocks_seen = 0
+    row = -1
+    cached_tokens: int | None = None
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    guide: Guide | None = None
+
     def __init__(
         self,
         request: Request,
@@ -83,46 +106,24 @@ class Sequence:
         self.task = request.task
         self.params = request.params
         self.adapter = request.adapter
-        self.adapter_slot = -1
         self.reading = reading_of(request)
         self.seed = sampling_seed(request)
         self.conditions = conditions
         self.rules = rules
         self.rank = (request.params.priority, order)
-        self.overtaken = 0
-        self.has_preempted = False
-        self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
-        self.ending: Ending | None = None
-        self.num_own_tokens: int | None = None
-        """How many tokens of a closed output are the model's."""
         self.logprobs = [] if request.output_logprobs is None else [request.output_logprobs]
-        self.num_computed_tokens = 0
-        self.num_dropped_tokens = 0
-        """Computed before it was preempted; 0 once it runs again."""
-        self.num_recomputed_tokens = 0
-        self.num_draft_computed_tokens = 0
-        self.num_pending_tokens = 0
-        self.pending_row = -1
-        self.is_held = False
-        self.num_committed_blocks = 0
         self.block_table: list[int] = []
         self.cache_key = cache_key(request, prefix_caching)
         self.block_digests: list[bytes] = []
-        self.num_blocks_seen = 0
-        self.row = -1
         self.acceptance = Acceptance()
-        self.cached_tokens: int | None = None
         self.deadline = deadline(request, now)
         self.added_at = now
-        self.scheduled_at: float | None = None
-        self.first_token_at: float | None = None
         self._waited = request.waited
         self._num_lasting = request.num_lasting if request.stream else 0
         self.may_be_cut = request.may_be_cut
         """An output that its budget cuts is an answer, whatever its constraint says."""
-        self.guide: Guide | None = None
         self.given = list(request.output_token_ids)
         if self.params.constraint is None:
             self.adopt(self.replayed(None))

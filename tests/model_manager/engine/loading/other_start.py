@@ -5,7 +5,9 @@ Imports no tests and no model code of transformers: that takes longer than the l
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,18 @@ def logits_of(runner: Any) -> torch.Tensor:
 
 def packed_files(cache: Path) -> list[Path]:
     return sorted((cache / "packed").glob("*"))
+
+
+def in_two_processes(work: Callable[[Path, Event], None], folder: Path) -> None:
+    """Do it here and in a new process, both at the same time."""
+    starting = multiprocessing.get_context("spawn")
+    ready = starting.Event()
+    process = starting.Process(target=work, args=(folder, ready))
+    process.start()
+    assert ready.wait(60)
+    work(folder, ready)
+    process.join()
+    assert process.exitcode == 0
 
 
 def keep_often(folder: Path, ready: Event) -> None:

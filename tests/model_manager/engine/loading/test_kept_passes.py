@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from millrace.model_manager.engine.loading.placement import Placement
 from millrace.model_manager.engine.loading.refusing import not_served
 from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
-from tests.model_manager.engine.loading.other_start import config_of, keep_often, pass_of
+from tests.model_manager.engine.loading.other_start import config_of, in_two_processes, keep_often, pass_of
 
 
 @pytest.fixture
@@ -143,14 +142,7 @@ def test_the_oldest_passes_are_forgotten(folder: Path, kept_in: Path, monkeypatc
 
 
 def test_starts_at_the_same_time_do_not_disturb_each_other(folder: Path, kept_in: Path) -> None:
-    starting = multiprocessing.get_context("spawn")
-    ready = starting.Event()
-    process = starting.Process(target=keep_often, args=(folder, ready))
-    process.start()
-    assert ready.wait(60)
-    keep_often(folder, ready)
-    process.join()
-    assert process.exitcode == 0
+    in_two_processes(keep_often, folder)
     assert pass_of(folder).is_kept()
     assert len(list((kept_in / "checks").iterdir())) == 1
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import multiprocessing
 import os
 import resource
 import shutil
@@ -29,7 +28,7 @@ from millrace.model_manager.engine.interface import StepInput
 from millrace.model_manager.engine.loading import kept_passes, kept_weights, plan_check
 from millrace.model_manager.wire.errors import ModelCorrupt
 from tests.model_manager.engine import random_checkpoints, tested_models
-from tests.model_manager.engine.loading.other_start import load_often, loaded, logits_of, packed_files
+from tests.model_manager.engine.loading.other_start import in_two_processes, load_often, loaded, logits_of, packed_files
 
 pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="the processor lacks AVX2")
 
@@ -270,14 +269,7 @@ def test_a_load_that_fails_keeps_nothing(folder: Path, kept_in: Path, monkeypatc
 
 
 def test_two_loads_at_once_do_not_disturb_each_other(folder: Path, kept_in: Path, reads: _Reads) -> None:
-    starting = multiprocessing.get_context("spawn")
-    ready = starting.Event()
-    process = starting.Process(target=load_often, args=(folder, ready))
-    process.start()
-    assert ready.wait(60)
-    load_often(folder, ready)
-    process.join()
-    assert process.exitcode == 0
+    in_two_processes(load_often, folder)
     loaded(folder)
     assert len(packed_files(kept_in)) == 1
     reads.count = 0
