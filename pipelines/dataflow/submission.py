@@ -26,7 +26,7 @@ from millrace.transforms.addresses import Address, WatchedFiles
 from ..edge import interruptible
 from ..flags.options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
-from ..places.endpoints import check
+from ..places.checks import check
 from ..temporary_folders import temporary_files
 from .engine_images import check_engine_of_image, told
 from .package import find_package

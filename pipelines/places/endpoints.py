@@ -13,35 +13,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import StandardOptions
 
-from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddress, WatchedFiles
-from millrace.transforms.elements.prompt_template import columns_of
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
-from millrace.transforms.runners import TRIED, has_checkpoints
-from millrace.transforms.tasks import ExtractSettings, ScoreSettings
+from millrace.transforms.tasks import ExtractSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.writing.arrow_schema import extracted_schema
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 from millrace.transforms.writing.write_completions import WriteCompletions
 
 from ..flags.options import JobOptions
-from .columns import check_column
-from .loops import check_apart, check_reads_no_output, topics_written
-from .provenance import check_settings
-from .watched import check_place
-
-_DEVICES = Path("/dev")
+from .loops import topics_written
 
 
 def drains(options: JobOptions) -> bool:
@@ -49,10 +39,10 @@ def drains(options: JobOptions) -> bool:
 
     Prism commits a bundle, and so acknowledges its messages, once it has the results in memory.
     """
-    return not options.runner.keeps_state and options.source.is_broker and _has_files(options)
+    return not options.runner.keeps_state and options.source.is_broker and has_files(options)
 
 
-def _has_files(options: JobOptions) -> bool:
+def has_files(options: JobOptions) -> bool:
     return not options.output.is_broker or not options.letters.is_broker
 
 
@@ -84,124 +74,6 @@ def clear_temporary(options: JobOptions, *, may_go_on: bool = False) -> None:
                 remove([str(file.path) for file in match(f"{files.temporary}/building-*")])
             if not match(f"{files.temporary}/**"):
                 files.clear()
-
-
-def check(options: JobOptions) -> None:
-    """Raises ConfigError for flags that cannot hold, alone or together; then warns of what may be wrong."""
-    _check_places(options)
-    if options.is_stream and options.if_exists == "overwrite":
-        raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
-    _check_runner(options)
-    if options.output.is_broker:
-        _check_no_flags_of_files(options)
-    if _has_files(options) and not options.is_stream:
-        for name, value in _of_windows(options).items():
-            raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.source} is not one")
-    if options.is_stream and options.limit is not None:
-        raise ConfigError(f"--limit needs input that ends, and {options.source} is a stream")
-    reader(options), writer(options)  # their constructors check what they are given
-    if not options.is_stream:
-        for flag, column in _columns_named(options):
-            check_column(flag, column, options.input, input_format_of(options))
-    if options.is_stream:
-        check_apart(options.input, options.output, letters_apart(options), options.output_format)
-        _check_folders(options)
-    elif not options.dry_run:
-        check_reads_no_output(options.input, options.output, letters_apart(options))
-    files = files_of(options)
-    if files is not None and options.if_exists == "resume":
-        check_settings(files, options)
-
-
-def _columns_named(options: JobOptions) -> Iterator[tuple[str, str]]:
-    """The flags that name columns of the input, with each column."""
-    if options.prompt_column:
-        yield "--text_column" if options.task.documents else "--prompt_column", options.prompt_column
-    if options.id_column:
-        yield "--id_column", options.id_column
-    if isinstance(options.settings, ScoreSettings):
-        yield "--continuations_column", options.settings.continuations_column
-    for column in columns_of(options.template) if options.template is not None else ():
-        yield "--template", column
-
-
-def _check_places(options: JobOptions) -> None:
-    """Raises ConfigError for a stream beside another input, and for an output that takes no results."""
-    streams = [address for address in options.input if address.is_stream]
-    if streams and len(options.input) > 1 and not all(isinstance(each, WatchedFiles) for each in options.input):
-        raise ConfigError(f"--input {streams[0]}: a stream is the only input of its job")
-    for flag, address in (("--output", options.output), ("--dead_letters", options.letters)):
-        if not address.takes_results:
-            raise ConfigError(
-                f"{flag} {address}: takes a topic to write to, pubsub:projects/P/topics/T or kafka:HOST:PORT/TOPIC, or "
-                "the beginning of files' paths"
-            )
-        if isinstance(address, Files) and options.runner.is_on_this_machine:
-            _check_folder(flag, address)
-
-
-def _check_folder(flag: str, address: Files) -> None:
-    """Raises ConfigError for a path on this machine where no file can be made."""
-    prefix = Path(files_at(address).prefix)
-    folder = prefix.parent
-    if not address.is_local:
-        return
-    if prefix.exists() and not prefix.is_dir() and not prefix.is_file():
-        raise ConfigError(f"{flag} {address}: is no file; takes the beginning of the files' paths, in a folder")
-    if folder.resolve() == _DEVICES:
-        raise ConfigError(f"{flag} {address}: the folder /dev holds devices; takes a path in another folder")
-    there = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
-    if not there.is_dir():
-        raise ConfigError(f"{flag} {address}: {there} is a file; takes a path whose folder holds files")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{flag} {address}: the folder {there} is read-only; takes a path in a folder that is not")
-
-
-def _check_runner(options: JobOptions) -> None:
-    runner = options.runner
-    if options.is_stream and not runner.takes_streams:
-        default, *others = (each.name for each in TRIED if each.takes_streams)
-        raise ConfigError(
-            f"--runner {options.beam.view_as(StandardOptions).runner}: is for input that ends, and {options.source} "
-            f"does not: takes {default} (the default), {', '.join(others)}"
-        )
-    if options.stateful and options.source.is_broker and not runner.keeps_state:
-        raise ConfigError(
-            f"--stateful: {runner.name} keeps its state in memory only, and what is read of {options.source} would be "
-            "lost with it: leave it out, or name a runner that keeps state, as Flink and Dataflow do"
-        )
-
-
-def check_checkpoints(options: JobOptions) -> None:
-    """Raises ConfigError for a job on Flink whose broker would wait for checkpoints in vain."""
-    if options.source.is_broker and not has_checkpoints(options.beam):
-        raise ConfigError(
-            "--checkpointing_interval is missing: Flink acknowledges messages with each checkpoint, and makes none by "
-            "default; takes milliseconds, such as 10000"
-        )
-
-
-def _check_folders(options: JobOptions) -> None:
-    if options.runner.is_on_this_machine:  # elsewhere other machines look
-        FileSystems.set_options(options.beam)  # as building the pipeline will
-        for address in options.input:
-            if isinstance(address, WatchedFiles):
-                check_place(address)
-
-
-def _check_no_flags_of_files(options: JobOptions) -> None:
-    """Raises ConfigError for flags of files where results go to a topic and no dead letters in files need them."""
-    given = {"--output_format": options.output_format is not None}
-    if options.letters.is_broker:
-        given |= {
-            "--overwrite": options.if_exists == "overwrite",
-            "--num_shards": options.num_shards is not None,
-            **{f"--{name}": True for name in _of_windows(options)},
-        }
-    if not options.is_stream or options.letters.is_broker:
-        given["--resume"] = options.if_exists == "resume"
-    for flag in (flag for flag, is_given in given.items() if is_given):
-        raise ConfigError(f"{flag} needs files as --output, and {options.output} is a topic")
 
 
 def reader(options: JobOptions) -> beam.PTransform:
@@ -308,7 +180,7 @@ def _file_writer(prefix: str, options: JobOptions, output_format: str | None) ->
 
         return WriteWindowedFiles(
             prefix,
-            **_of_windows(options),
+            **of_windows(options),
             num_shards=options.num_shards or 1,
             output_format=output_format,
             if_exists=options.if_exists,
@@ -323,7 +195,7 @@ def _file_writer(prefix: str, options: JobOptions, output_format: str | None) ->
     )
 
 
-def _of_windows(options: JobOptions) -> dict[str, float]:
+def of_windows(options: JobOptions) -> dict[str, float]:
     """The settings that only a stream's files have, as far as they are given."""
     settings = {"window": options.window, "lateness": options.lateness}
     return {name: value for name, value in settings.items() if value is not None}

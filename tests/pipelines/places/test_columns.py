@@ -9,7 +9,7 @@ import pytest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flags.task_commands import TaskName
-from millrace.pipelines.places.endpoints import check
+from millrace.pipelines.places.checks import check
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import extract
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flags.task_commands import TaskName
-from millrace.pipelines.places.endpoints import check, files_of
+from millrace.pipelines.places.checks import check
+from millrace.pipelines.places.endpoints import files_of
 from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer", "description": "in EUR"}}}
