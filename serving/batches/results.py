@@ -29,7 +29,7 @@ class _Id(msgspec.Struct):
     id: str
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a row is."""
 
     path: Path
@@ -44,8 +44,8 @@ class BatchResults:
         """`answers`: the job's output."""
         self._prefix = answers
         self._read: dict[Path, int] = {}
-        self.answers: dict[str, Place] = {}
-        self.failures: dict[str, Place] = {}
+        self.answers: dict[str, RowPlace] = {}
+        self.failures: dict[str, RowPlace] = {}
 
     def look(self) -> list[str]:
         """Find what is new, and return the ids of new answers. A row that was cut off is not there yet, and files that
@@ -64,14 +64,14 @@ class BatchResults:
                     self._add(path, found)
         return [*islice(self.answers, before, None)]
 
-    def _add(self, path: Path, found: dict[str, Place]) -> None:
+    def _add(self, path: Path, found: dict[str, RowPlace]) -> None:
         with path.open("rb") as stream:
             at = self._read.get(path, 0)
             stream.seek(at)
             for line in stream:
                 if not line.endswith(b"\n"):
                     break
-                found[msgspec.json.decode(line, type=_Id).id] = Place(path, at, len(line))
+                found[msgspec.json.decode(line, type=_Id).id] = RowPlace(path, at, len(line))
                 at += len(line)
             self._read[path] = at
 
@@ -89,7 +89,7 @@ class RowReader:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def row(self, place: Place) -> dict[str, Any]:
+    def row(self, place: RowPlace) -> dict[str, Any]:
         """The row at a place."""
         stream = self._open.get(place.path)
         if stream is None:

@@ -34,7 +34,7 @@ class Stalled(Exception):
     """The client does not read."""
 
 
-class Reply:
+class HttpReply:
     """The one answer to a request. Routes whose streams have another form have a kind of their own."""
 
     done = _DONE

@@ -30,7 +30,7 @@ def question(prompt: Prompt, params: SamplingParams) -> Question:
     return Question(ask, params.priority, params.n, params.constraint, len(prompt) if is_counted else 0)
 
 
-class Answer(ABC):
+class RouteAnswer(ABC):
     """One request's answer, in the form of its route."""
 
     prefix = ""

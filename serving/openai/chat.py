@@ -14,7 +14,7 @@ from millrace.model_manager.wire.openai_answers import choice, reason_word
 
 from ..http.errors import HttpError
 from ..requests.service import Service
-from .answers import Answer, prompt_logprobs, question
+from .answers import RouteAnswer, prompt_logprobs, question
 from .bodies import ChatBody, ignored, read
 from .chat_messages import plain_messages
 from .parameters import sampling
@@ -23,7 +23,7 @@ from .tools import Calling, CallText, calling_of
 _CALLED = "tool_calls"
 
 
-def chat(fields: Mapping[str, Any], service: Service) -> Answer:
+def chat(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
     body = read(fields, ChatBody)
     service.check_model(body.model)
@@ -57,13 +57,13 @@ def _with_call(fields: Mapping[str, Any], calling: Calling) -> Mapping[str, Any]
     return {**fields, "constraint": constraint}
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(RouteAnswer):
     """A chat completion."""
 
     prefix, whole_kind, part_kind, is_chat = "chatcmpl", "chat.completion", "chat.completion.chunk", True
 
     def __init__(self, *given: Any) -> None:
-        """As Answer; last what may be called."""
+        """As RouteAnswer; last what may be called."""
         *common, calling = given
         super().__init__(*common)
         self._calling: Calling = calling
@@ -72,7 +72,7 @@ class ChatAnswer(Answer):
         """Choices whose call has told its function."""
 
     def choice(self, index: int, output: Output) -> dict[str, Any]:
-        """See Answer."""
+        """See RouteAnswer."""
         tokens = None if output.logprobs is None else output.logprobs.tokens
         made = choice(index, output.text, output.finish_reason, tokens, is_chat=True)
         text = CallText(self._calling)
@@ -83,12 +83,12 @@ class ChatAnswer(Answer):
         return {**made, "stop_reason": output.stop_reason, **prompt_logprobs(output)}
 
     def of_delta(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
-        """See Answer."""
+        """See RouteAnswer."""
         yield from self._begun(index)
         yield from self._said(index, delta.text, self.logprobs(delta))
 
     def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
-        """See Answer."""
+        """See RouteAnswer."""
         yield from self._begun(index)
         text = self._texts[index]
         is_call = self._calling.way != "none" and text.is_call

@@ -17,7 +17,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..requests.exchanges import End
 from ..requests.service import Service
-from .answers import Answer, prompt_logprobs, question
+from .answers import RouteAnswer, prompt_logprobs, question
 from .bodies import CompletionBody, ignored, read
 from .parameters import sampling
 from .prompts import prompts_of
@@ -26,7 +26,7 @@ MAX_TOKENS = 16
 """OpenAI's default."""
 
 
-def completion(fields: Mapping[str, Any], service: Service) -> Answer:
+def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
     body = read(fields, CompletionBody)
     service.check_model(body.model)
@@ -56,14 +56,14 @@ def _text(prompt: str | list[int], client: EngineClient) -> str:
     return prompt if isinstance(prompt, str) else client.tokenizer.decode(prompt)
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(RouteAnswer):
     """A text completion."""
 
     prefix, whole_kind, part_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, *given: Any) -> None:
-        """As Answer; last the parameters, the prompts' texts where they are to be echoed, and whether nothing else is
-        asked (`max_tokens` of 0).
+        """As RouteAnswer; last the parameters, the prompts' texts where they are to be echoed, and whether nothing else
+        is asked (`max_tokens` of 0).
         """
         *common, params, echoed, is_echo_alone = given
         super().__init__(*common)
@@ -73,11 +73,11 @@ class CompletionAnswer(Answer):
         self._begun: set[int] = set()
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
-        """See Answer."""
+        """See RouteAnswer."""
         return super().whole([End(end.index, _unanswered(end.output)) for end in ends] if self._is_echo_alone else ends)
 
     def choice(self, index: int, output: Output) -> dict[str, Any]:
-        """See Answer."""
+        """See RouteAnswer."""
         tokens = None if output.logprobs is None else output.logprobs.tokens
         made = choice(index, self._echo(index) + output.text, output.finish_reason, tokens, is_chat=False)
         if self._echoed and tokens is not None and output.prompt_logprobs is not None:
@@ -86,13 +86,13 @@ class CompletionAnswer(Answer):
         return {**made, "stop_reason": output.stop_reason, **asked}
 
     def of_delta(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
-        """See Answer."""
+        """See RouteAnswer."""
         echo = "" if index in self._begun else self._echo(index)
         self._begun.add(index)
         yield _part(index, echo + delta.text, self.logprobs(delta))
 
     def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
-        """See Answer."""
+        """See RouteAnswer."""
         echo = "" if index in self._begun else self._echo(index)
         last = _part(index, echo, None)
         yield {**last, "finish_reason": reason_word(output.finish_reason), "stop_reason": output.stop_reason}

@@ -1,6 +1,6 @@
 """The way of a request for an answer of the model: read, prepare, ask, reply. Whatever happens, it gets one answer.
 
-body ─► prepare (on another thread) ─► Exchange.ask ─► whole answer, or parts as they come ─► Reply
+body ─► prepare (on another thread) ─► Exchange.ask ─► whole answer, or parts as they come ─► HttpReply
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..http.errors import HttpError, http_error, internal, not_in_time
 from ..http.keys import client_of
 from ..http.observers import Observed
 from ..http.reading import Incoming
-from ..http.replies import HungUp, Reply, Stalled, unless_hung_up
+from ..http.replies import HttpReply, HungUp, Stalled, unless_hung_up
 from ..http.waiting import Limits
 from ..requests.exchanges import AnswerPart, End, Exchange, Question
 from ..requests.service import Service
@@ -66,7 +66,7 @@ class StreamedAnswers(Answers, Protocol):
 class Endpoint:
     """A route as an ASGI application: `handle` does the work, and here its errors become answers."""
 
-    reply_kind: type[Reply] = Reply
+    reply_kind: type[HttpReply] = HttpReply
     """The form of its answers."""
 
     def __init__(self, service: Service, route: str) -> None:
@@ -85,7 +85,7 @@ class Endpoint:
             observed.status = reply.status or _HUNG_UP
             self._service.observers.finished(observed)
 
-    async def _answer(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, reply: HttpReply, observed: Observed) -> None:
         try:
             with self._limits.limit():
                 error = await self._error_of(scope, receive, reply, observed)
@@ -98,7 +98,7 @@ class Endpoint:
         except (HungUp, Stalled):
             observed.error = "hung_up"
 
-    async def _error_of(self, scope: Scope, receive: Receive, reply: Reply, observed: Observed) -> HttpError | None:
+    async def _error_of(self, scope: Scope, receive: Receive, reply: HttpReply, observed: Observed) -> HttpError | None:
         """Do the work; returns the error that is still to be told."""
         client = client_of(scope, has_keys=self._service.settings.api_key_file is not None)
         try:
@@ -114,7 +114,7 @@ class Endpoint:
         return None
 
     async def _read_and_handle(
-        self, body: Incoming, scope: Scope, receive: Receive, reply: Reply, observed: Observed
+        self, body: Incoming, scope: Scope, receive: Receive, reply: HttpReply, observed: Observed
     ) -> None:
         """A request counts once its body is there. Errors name the fields that the body has."""
         settings = self._service.settings
@@ -126,7 +126,7 @@ class Endpoint:
                 told = http_error(error) if isinstance(error, MillraceError) else error
                 raise renamed(told, body.names) from None
 
-    async def handle(self, body: Incoming, reply: Reply, observed: Observed) -> None:
+    async def handle(self, body: Incoming, reply: HttpReply, observed: Observed) -> None:
         """Answer a request whose body is read."""
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class Computed(Endpoint):
         self._make = make
         self._kind = kind
 
-    async def handle(self, body: Incoming, reply: Reply, observed: Observed) -> None:  # noqa: ARG002
+    async def handle(self, body: Incoming, reply: HttpReply, observed: Observed) -> None:  # noqa: ARG002
         """See Endpoint."""
 
         def make(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Asked(Endpoint):
         super().__init__(service, route)
         self._prepare = prepare
 
-    async def handle(self, body: Incoming, reply: Reply, observed: Observed) -> None:
+    async def handle(self, body: Incoming, reply: HttpReply, observed: Observed) -> None:
         """See Endpoint. Whatever ends it, nothing of it is left in the engine."""
         answer = await self.made(body, self._prepare)
         for question in answer.questions[:1]:  # all have the same constraint
@@ -205,12 +205,14 @@ class Asked(Endpoint):
         observed.outputs = tuple(each for end in ends for each in end.choices)
         observed.generated_tokens = sum(each.num_generated for each in observed.outputs)
 
-    async def _whole(self, answer: Answers, exchange: Exchange, reply: Reply, _observed: Observed) -> list[End]:
+    async def _whole(self, answer: Answers, exchange: Exchange, reply: HttpReply, _observed: Observed) -> list[End]:
         ends = await _ends(exchange, None)
         await reply.json(answer.whole(ends))
         return ends
 
-    async def _parts(self, answer: StreamedAnswers, exchange: Exchange, reply: Reply, observed: Observed) -> list[End]:
+    async def _parts(
+        self, answer: StreamedAnswers, exchange: Exchange, reply: HttpReply, observed: Observed
+    ) -> list[End]:
         async def tell(events: Sequence[AnswerPart | End]) -> None:
             self._service.observers.first_token(observed)
             await reply.events(part for event in events for part in answer.parts(event))

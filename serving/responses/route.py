@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 
 from ..http.errors import HttpError
 from ..http.observers import Observed
-from ..http.replies import Reply
+from ..http.replies import HttpReply
 from ..openai.bodies import read
 from ..openai.chat import ChatAnswer, chat
 from ..openai.endpoints import Asked
@@ -40,17 +40,17 @@ def response(fields: Mapping[str, Any], service: Service) -> ResponseAnswer:
     return ResponseAnswer(answer, fields, body, service.served.model)
 
 
-class _ResponseReply(Reply):
+class _ResponseReply(HttpReply):
     """Events that have names; nothing follows the last one."""
 
     def encoded(self, value: dict[str, Any]) -> bytes:
-        """See Reply."""
+        """See HttpReply."""
         return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
 
     done = b""
 
     def error_event(self, error: HttpError) -> dict[str, Any]:
-        """See Reply."""
+        """See HttpReply."""
         told = {"code": error.code, "message": str(error), "param": error.param}
         return {"type": "error", "sequence_number": self.num_events, **told}
 
@@ -60,7 +60,7 @@ class _Responding(Asked):
 
     reply_kind = _ResponseReply
 
-    async def _parts(self, answer: Any, exchange: Exchange, reply: Reply, observed: Observed) -> list[End]:
+    async def _parts(self, answer: Any, exchange: Exchange, reply: HttpReply, observed: Observed) -> list[End]:
         first: Iterable[dict[str, Any]] = answer.first_parts()
         await reply.events(first)
         return await super()._parts(answer, exchange, reply, observed)

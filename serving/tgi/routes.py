@@ -15,7 +15,7 @@ from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from millrace.model_manager.wire.sampling import MAX_ANSWERS, MAX_STOPS
 
 from ..http.errors import HttpError, http_error
-from ..http.replies import Reply
+from ..http.replies import HttpReply
 from ..openai.endpoints import Asked
 from ..requests.service import Service
 from .answer import GeneratedAnswer
@@ -71,17 +71,17 @@ def _tokens(body: GenerateBody, service: Service) -> list[int]:
     return service.engine.client.tokenizer.encode(body.inputs)
 
 
-class _TgiReply(Reply):
+class _TgiReply(HttpReply):
     """TGI's form."""
 
     done = b""
 
     async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """See Reply; what is wrong with a request is 422 there, and what an engine did 424."""
+        """See HttpReply; what is wrong with a request is 422 there, and what an engine did 424."""
         await super().json(value, _status(status), headers)
 
     def error_body(self, error: HttpError) -> dict[str, Any]:
-        """See Reply."""
+        """See HttpReply."""
         status = _status(error.status)
         told = f"Input validation error: {error}" if status == 422 else str(error)
         return {"error": told, "error_type": _TYPES.get(status, "validation" if status < 500 else "generation")}

@@ -6,7 +6,7 @@ import contextlib
 
 from starlette.types import Receive, Scope, Send
 
-from ..http.replies import HungUp, Reply, Stalled, unless_hung_up
+from ..http.replies import HttpReply, HungUp, Stalled, unless_hung_up
 from .watching import Watching
 
 
@@ -19,11 +19,11 @@ class Feed:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Send frames until the viewer leaves or the server ends."""
-        reply = Reply(scope, send, self._stall_timeout)
+        reply = HttpReply(scope, send, self._stall_timeout)
         with contextlib.suppress(HungUp, Stalled):
             await unless_hung_up(scope, self._tell(reply, has_body=scope["method"] != "HEAD"))
 
-    async def _tell(self, reply: Reply, *, has_body: bool) -> None:
+    async def _tell(self, reply: HttpReply, *, has_body: bool) -> None:
         await reply.events([])  # the viewer learns at once that it is connected
         if has_body:
             async with contextlib.aclosing(self._watching.frames()) as frames:

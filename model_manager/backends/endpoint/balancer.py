@@ -37,7 +37,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class ServerSlot:
+class Place:
     """A place at a server, for one try of one request."""
 
     server: Server
@@ -54,7 +54,7 @@ class Balancer:
         self._clock = clock
         self._changed = asyncio.Event()
 
-    async def enter(self, work: float, *, avoided: Collection[Server] = ()) -> ServerSlot:
+    async def enter(self, work: float, *, avoided: Collection[Server] = ()) -> Place:
         """A place, once there is one; not at one of `avoided` as long as another server is ready."""
         while (server := self._least_busy(avoided)) is None:
             with contextlib.suppress(TimeoutError):
@@ -62,9 +62,9 @@ class Balancer:
                     await self._changed.wait()
         server.connections += 1
         server.work += work
-        return ServerSlot(server, work, server.circuit.begin())
+        return Place(server, work, server.circuit.begin())
 
-    def leave(self, place: ServerSlot) -> None:
+    def leave(self, place: Place) -> None:
         """The try is over."""
         place.server.connections -= 1
         place.server.work -= place.work

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
-from .judging import ServerReply
+from .judging import Reply
 from .over_http import HttpConnections
 
 
@@ -23,10 +23,10 @@ class Connections(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def send(self, base: str, call: Call) -> ServerReply:
+    async def send(self, base: str, call: Call) -> Reply:
         """What a server replies to a request; raises TryFailed if no whole reply comes."""
 
-    async def probe(self, base: str, call: Call) -> ServerReply:
+    async def probe(self, base: str, call: Call) -> Reply:
         """What it replies to a question about itself, in the time that a connection may take."""
 
 

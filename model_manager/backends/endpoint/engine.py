@@ -3,7 +3,7 @@
     add ──► queue ──max_num_seqs at once──► Sender ──► mailbox ──► step
     (the inference process's thread)     (the loop's thread)     (the inference process's thread)
 
-Only the loop's thread touches requests, so each ends once (`requests.py`).
+Only the loop's thread touches requests, so each ends once (`in_flight.py`).
 Servers keep no part of an answer for another try, so there is no progress to report and no stream to read.
 """
 

@@ -19,7 +19,7 @@ from ...wire.status import EngineStats
 from ...wire.timings import Setback, Timings
 from .balancer import Balancer
 from .connections import connections
-from .dialects import Dialect, ServerAnswer
+from .dialects import Answer, Dialect
 from .mailbox import Mailbox
 from .probing import probe
 from .sending import Sender
@@ -81,7 +81,7 @@ class EndpointRequests:
     def abort(self, request_id: str) -> None:
         """End a request without an answer."""
         if (entry := self._entries.get(request_id)) is not None:
-            self._finish(entry, self._output(entry, ServerAnswer(finish_reason=FinishReason.ABORT)))
+            self._finish(entry, self._output(entry, Answer(finish_reason=FinishReason.ABORT)))
 
     def _expire(self, request_id: str) -> None:
         entry = self._entries[request_id]
@@ -121,7 +121,7 @@ class EndpointRequests:
             entry.task.cancel()
         self.mailbox.put(result)
 
-    def _output(self, entry: _Entry, answer: ServerAnswer) -> Output:
+    def _output(self, entry: _Entry, answer: Answer) -> Output:
         now, waited = self._loop.time(), entry.request.waited
         self._prompt_tokens += answer.prompt_tokens
         self._cached_tokens += answer.cached_tokens

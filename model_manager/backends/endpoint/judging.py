@@ -33,7 +33,7 @@ _NO_SLOT = "slot unavailable"
 
 
 @dataclass(frozen=True)
-class ServerReply:
+class Reply:
     """What came over the connection."""
 
     status: int
@@ -59,7 +59,7 @@ class TryFailed(Exception):
         self.is_outage = is_outage
 
 
-def judge(reply: ServerReply, url: str, options: EndpointOptions, *, was_there: bool = False) -> None:
+def judge(reply: Reply, url: str, options: EndpointOptions, *, was_there: bool = False) -> None:
     """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError.
 
     `was_there`: the server had the model when the job began.

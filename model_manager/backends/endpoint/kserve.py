@@ -18,18 +18,7 @@ import msgspec
 
 from ...wire.errors import InvalidRequest, ModelUnsupported
 from ...wire.messages import Request
-from .dialects import (
-    ALWAYS,
-    Call,
-    Garbled,
-    ServerAnswer,
-    check_params,
-    check_task,
-    check_text,
-    cut_at_stop,
-    given,
-    parsed,
-)
+from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, cut_at_stop, given, parsed
 
 _INPUTS = {
     "max_tokens": ("max_tokens", "max_new_tokens", "request_output_len"),
@@ -176,11 +165,11 @@ class KServe:
         shape = [1] * (len(tensor.shape) - 1) + [len(data)]
         return Tensor(tensor.name, tensor.datatype, shape, data)
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
         """The text; the protocol tells neither how it ended nor how many tokens it has."""
         del headers
         text, stop = cut_at_stop(self.text_of(body), request.params)
-        return ServerAnswer(text=text, stop_reason=stop)
+        return Answer(text=text, stop_reason=stop)
 
     def text_of(self, body: bytes) -> str:
         """The text in an answer."""

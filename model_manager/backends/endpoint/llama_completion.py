@@ -14,7 +14,7 @@ import msgspec
 
 from ...wire.errors import InvalidRequest
 from ...wire.messages import FinishReason, Request
-from .dialects import Call, Garbled, ServerAnswer, TextDialect, parsed
+from .dialects import Answer, Call, Garbled, TextDialect, parsed
 
 _SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
 _OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop"))
@@ -52,7 +52,7 @@ class LlamaCompletion(TextDialect):
             fields["seed"] = params.seed % (2**32 - 1)
         return Call("/completion", msgspec.json.encode(fields))
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
         """The text without the stop string, which the server leaves out."""
         del request, headers
         found = parsed(body, _Completed)
@@ -64,7 +64,7 @@ class LlamaCompletion(TextDialect):
         is_limit = found.stopped_limit or found.stop_type == "limit"
         if not (is_limit or found.stopped_eos or found.stopped_word or found.stop_type in ("eos", "word")):
             raise Garbled("its answer does not say why it ended")
-        return ServerAnswer(
+        return Answer(
             text=found.content,
             finish_reason=FinishReason.LENGTH if is_limit else FinishReason.STOP,
             stop_reason=found.stopping_word or None,

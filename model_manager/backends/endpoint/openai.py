@@ -19,7 +19,7 @@ from ...wire.conversion import unknown
 from ...wire.endpoint_options import EndpointOptions, listed
 from ...wire.errors import ConfigError, InvalidRequest
 from ...wire.messages import FinishReason, Request
-from .dialects import ALWAYS, Call, Garbled, ServerAnswer, check_params, check_task, check_text, given, has_path, parsed
+from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, given, has_path, parsed
 
 log = logging.getLogger(__name__)
 
@@ -165,14 +165,14 @@ class OpenAI:
         schema = {"name": "answer", "strict": True, "schema": constraint.json_schema}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
         """The first choice, or the one vector."""
         del headers
         if request.task == "embed":
             found = parsed(body, _Embeddings)
             if not found.data or not found.data[0].embedding:
                 raise Garbled("its answer has no vector")
-            return ServerAnswer(prompt_tokens=_counted(found.usage).prompt_tokens, embedding=found.data[0].embedding)
+            return Answer(prompt_tokens=_counted(found.usage).prompt_tokens, embedding=found.data[0].embedding)
         completion = parsed(body, _Completion)
         if not completion.choices:
             raise Garbled("its answer has no choices")
@@ -186,7 +186,7 @@ def _counted(usage: msgspec.Raw) -> _Usage:
     return _Usage()
 
 
-def _answer(choice: _Choice, usage: _Usage) -> ServerAnswer:
+def _answer(choice: _Choice, usage: _Usage) -> Answer:
     if choice.finish_reason == "content_filter":
         raise InvalidRequest("the server's content filter stopped the answer")
     if choice.finish_reason not in _ENDINGS:
@@ -195,7 +195,7 @@ def _answer(choice: _Choice, usage: _Usage) -> ServerAnswer:
     if text is None:
         raise Garbled("its answer has no text")
     details = usage.prompt_tokens_details or _Details()
-    return ServerAnswer(
+    return Answer(
         text=text,
         finish_reason=_ENDINGS[choice.finish_reason],
         stop_reason=choice.stop_reason,

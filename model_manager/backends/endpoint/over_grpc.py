@@ -19,7 +19,7 @@ import grpc
 
 from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
-from .judging import ServerReply
+from .judging import Reply
 from .over_http import MOST_BYTES
 
 _STATUSES = {
@@ -66,15 +66,15 @@ class GrpcConnections:
         for channel in self._channels.values():
             channel.close()
 
-    async def send(self, base: str, call: Call) -> ServerReply:
+    async def send(self, base: str, call: Call) -> Reply:
         """Call a method."""
         return await self._ask(base, call, self._options.timeout)
 
-    async def probe(self, base: str, call: Call) -> ServerReply:
+    async def probe(self, base: str, call: Call) -> Reply:
         """Call a method that answers at once."""
         return await self._ask(base, call, self._options.connect_timeout)
 
-    async def _ask(self, base: str, call: Call, timeout: float) -> ServerReply:
+    async def _ask(self, base: str, call: Call, timeout: float) -> Reply:
         asked = self._channels[base].unary_unary(call.route).future(call.body, timeout, metadata=self._metadata)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
@@ -89,14 +89,14 @@ class GrpcConnections:
             asked.cancel()
         return self._reply(asked)
 
-    def _reply(self, call: Any) -> ServerReply:
+    def _reply(self, call: Any) -> Reply:
         code, said = call.code(), call.details() or ""
         if code is grpc.StatusCode.OK:
-            return ServerReply(200, {}, call.result(), code.name)
+            return Reply(200, {}, call.result(), code.name)
         status = _STATUSES.get(code.name, 500)
         if status == 429 and _TOO_LARGE.search(said):
             status = 413
-        return ServerReply(status, _pause(call.trailing_metadata() or ()), said.encode(), code.name)
+        return Reply(status, _pause(call.trailing_metadata() or ()), said.encode(), code.name)
 
 
 def _pause(metadata: Any) -> dict[str, str]:

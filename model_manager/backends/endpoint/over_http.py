@@ -12,7 +12,7 @@ import aiohttp
 from ...wire.endpoint_options import EndpointOptions
 from .dialects import Call
 from .hiding import without_key
-from .judging import ServerReply, TryFailed
+from .judging import Reply, TryFailed
 
 MOST_BYTES = 64 * 2**20
 """Bytes of a reply that are read, at most."""
@@ -47,23 +47,21 @@ class HttpConnections:
         if self._session is not None:
             await self._session.close()
 
-    async def send(self, base: str, call: Call) -> ServerReply:
+    async def send(self, base: str, call: Call) -> Reply:
         """POST a JSON body."""
         return await self._ask("POST", base + call.route, self._timeout, call.body)
 
-    async def probe(self, base: str, call: Call) -> ServerReply:
+    async def probe(self, base: str, call: Call) -> Reply:
         """GET a route."""
         return await self._ask("GET", base + call.route, self._probe_timeout)
 
-    async def _ask(
-        self, method: str, url: str, timeout: aiohttp.ClientTimeout, body: bytes | None = None
-    ) -> ServerReply:
+    async def _ask(self, method: str, url: str, timeout: aiohttp.ClientTimeout, body: bytes | None = None) -> Reply:
         assert self._session is not None, "entered"
         try:
             async with self._session.request(
                 method, url, data=body, timeout=timeout, allow_redirects=False
             ) as response:
-                return ServerReply(response.status, response.headers, await _read(response))
+                return Reply(response.status, response.headers, await _read(response))
         except TimeoutError as error:
             raise TryFailed(f"{url}: no answer in time: {_named(error)}") from None
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:

@@ -17,9 +17,9 @@ from dataclasses import replace
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
-from .balancer import Balancer, Server, ServerSlot
+from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Call, Dialect, Garbled, ServerAnswer, plausible, sound
+from .dialects import Answer, Call, Dialect, Garbled, plausible, sound
 from .hiding import without_key
 from .judging import TryFailed, judge
 from .limits import RateLimit, UsedPart
@@ -58,7 +58,7 @@ class Sender:
         """Requests come after a time without any: only from now on is silence a bad sign."""
         self._good_sign()
 
-    async def send(self, request: Request) -> ServerAnswer:
+    async def send(self, request: Request) -> Answer:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any."""
         call, work = self._dialect.call(request), _work(request)
         tries, failures, retried = 0, 0, list[float]()
@@ -94,7 +94,7 @@ class Sender:
             self._tokens.add(taken - used)
             self._used.learn(work, used)
 
-    async def _try(self, request: Request, call: Call, place: ServerSlot) -> ServerAnswer:
+    async def _try(self, request: Request, call: Call, place: Place) -> Answer:
         """One try; the server's circuit learns of an answer."""
         server = place.server
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.backends.endpoint import circuit
-from millrace.model_manager.backends.endpoint.judging import ServerReply, judge
+from millrace.model_manager.backends.endpoint.judging import Reply, judge
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import ModelLoadFailed
 from millrace.model_manager.wire.messages import Failure, Output, Request
@@ -112,4 +112,4 @@ def test_a_vector_beyond_32_bits_is_one_rows_failure(servers: Servers, vector: s
 
 def test_a_redirection_to_no_text_is_told_in_a_sentence_that_can_be_sent() -> None:
     with pytest.raises(ModelLoadFailed, match=r"it points to http://x/\?: name that in urls"):
-        judge(ServerReply(302, {"Location": "http://x/\udcff"}, b""), "http://a", EndpointOptions(urls="http://a"))
+        judge(Reply(302, {"Location": "http://x/\udcff"}, b""), "http://a", EndpointOptions(urls="http://a"))
