@@ -31,7 +31,7 @@ class Millrace:
         from benchmarks.sides.millrace import settings
         from millrace.model_manager.engine.process import load_engine
         from millrace.model_manager.wire.config import ModelConfig
-        from millrace.model_manager.wire.messages import StartEngine
+        from millrace.model_manager.wire.engine_messages import StartEngine
 
         config = ModelConfig.parse(settings(folder, dtype))
         self.engine: Any = load_engine(StartEngine(config=config, folder=str(folder), heartbeat=1.0))

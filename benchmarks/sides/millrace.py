@@ -38,8 +38,8 @@ class MillraceEngine:
     def load(self, folder: Path, dtype: str) -> None:
         from millrace.model_manager.engine.process import load_engine
         from millrace.model_manager.wire.config import ModelConfig
+        from millrace.model_manager.wire.engine_messages import StartEngine
         from millrace.model_manager.wire.errors import ConfigError
-        from millrace.model_manager.wire.messages import StartEngine
 
         config = ModelConfig.parse(settings(folder, dtype) | self._further)
         try:

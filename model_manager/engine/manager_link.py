@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import NoReturn, Self
 
-from ..wire.messages import EngineMessage, Heartbeat, ManagerToEngine, Shutdown
+from ..wire.engine_messages import EngineMessage, Heartbeat, ManagerToEngine, Shutdown
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
 
 log = logging.getLogger(__name__)

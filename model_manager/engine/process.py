@@ -26,6 +26,7 @@ from ..store.revisions import check_revision
 from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
+from ..wire.engine_messages import EngineFailed, EngineReady, ManagerToEngine, StartEngine, StepReport
 from ..wire.errors import (
     ErrorInfo,
     InvalidRequest,
@@ -39,18 +40,7 @@ from ..wire.errors import (
 from ..wire.extras import check_engine_extra
 from ..wire.free_memory import is_shortage, shortage
 from ..wire.imports import importing
-from ..wire.messages import (
-    Cancel,
-    EngineFailed,
-    EngineReady,
-    Failure,
-    ManagerToEngine,
-    Output,
-    Request,
-    StartEngine,
-    StepReport,
-    Submit,
-)
+from ..wire.messages import Cancel, Failure, Output, Request, Submit
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
 from .interface import Engine, StepResult
 from .manager_link import MALFORMED_INPUT, ManagerLink

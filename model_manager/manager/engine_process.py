@@ -16,17 +16,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..wire.config import ManagerConfig, ModelConfig
-from ..wire.errors import signal_name
-from ..wire.messages import (
+from ..wire.engine_messages import (
     EngineFailed,
     EngineMessage,
     EngineReady,
     Heartbeat,
-    Message,
     Shutdown,
     StartEngine,
     StepReport,
 )
+from ..wire.errors import signal_name
+from ..wire.messages import Message
 from ..wire.transport import AsyncConnection, ConnectionLost, ProtocolError
 from .launching import LaunchedProcess
 

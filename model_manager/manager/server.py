@@ -19,6 +19,7 @@ from functools import partial
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
+from ..wire.engine_messages import EngineFailed, EngineReady, Heartbeat, StepReport
 from ..wire.errors import ConfigError, ErrorInfo, InvalidRequest, ManagerUnavailable, MillraceError
 from ..wire.free_memory import free_memory
 from ..wire.messages import (
@@ -26,12 +27,9 @@ from ..wire.messages import (
     Cancel,
     ClientMessage,
     CloseModel,
-    EngineFailed,
-    EngineReady,
     Failure,
     FindAdapter,
     GetStatus,
-    Heartbeat,
     Hello,
     Message,
     ModelFailed,
@@ -40,7 +38,6 @@ from ..wire.messages import (
     Pong,
     Refused,
     Status,
-    StepReport,
     StopModels,
     Submit,
     Welcome,

@@ -1,10 +1,10 @@
-"""Every message that crosses processes. Token ids only: no text, no tensors, no Python objects.
+"""Requests, their answers, and every message between clients and the manager. No tensors, no Python objects.
 
     client ──Hello, OpenModel, FindAdapter, Submit, Cancel, Ping, GetStatus, StopModels──► manager
     client ◄──Welcome, Refused, Credits, Progress, Results, Pong, Status── manager
     client ◄──ModelReady, ModelFailed, ModelWarnings, AdapterFound── manager
-    manager ──StartEngine, Submit, Cancel, Shutdown──► engine
-    manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
+
+What the manager and an engine say to each other is in engine_messages.py.
 
 A request is known by `request_id`, chosen by its sender so that a retry of the same work chooses the same. Durations
 are in seconds, measured by the process that reports them; no clock reading crosses processes.
@@ -23,7 +23,7 @@ from .errors import ConfigError, ErrorInfo
 from .logprobs import Logprobs
 from .sampling import SamplingParams
 from .shared_settings import UnmetSetting
-from .status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from .status import JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from .timings import Setback, Timings
 
 PROTOCOL = 9
@@ -378,58 +378,6 @@ class Refused(Message, frozen=True):
     error: ErrorInfo
 
 
-# ── manager → engine ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class StartEngine(Message, frozen=True):
-    """First message to an engine: load this model."""
-
-    config: ModelConfig
-    folder: str
-    heartbeat: float
-
-
-class Shutdown(Message, frozen=True):
-    """End now; what is running is dropped (the manager has it)."""
-
-
-# ── engine → manager ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class EngineReady(Message, frozen=True):
-    """The model is loaded and steps can run."""
-
-    info: ModelInfo
-
-
-class EngineFailed(Message, frozen=True):
-    """The model cannot be loaded, or can no longer answer any request; the process exits next."""
-
-    error: ErrorInfo
-
-
-class StepReport(Message, frozen=True, omit_defaults=True):
-    """What one step brought about."""
-
-    outputs: list[Output] = []
-    failures: list[Failure] = []
-    progress: dict[str, list[int]] = {}
-    """Tokens generated since the last report, by request: what a successor needs to go on."""
-    stats: EngineStats | None = None
-    logprobs: dict[str, Logprobs] = {}
-    """Log-probabilities of the tokens in `progress`, for requests that ask for them."""
-
-
-class Heartbeat(Message, frozen=True):
-    """A sign of life, from a thread beside the loop."""
-
-    steps: int
-    in_step: float
-    """Seconds that the current step (or the loading) has run; 0 when idle."""
-    warnings: list[str] = []
-    """What the engine has logged since the last one, for the people whose jobs it runs."""
-
-
 ClientMessage = Hello | OpenModel | FindAdapter | CloseModel | Submit | Cancel | Ping | GetStatus | StopModels
 ManagerToClient = (
     Welcome
@@ -444,5 +392,3 @@ ManagerToClient = (
     | Status
     | Refused
 )
-ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
-EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from millrace.model_manager.wire import messages
+from millrace.model_manager.wire import engine_messages, messages
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -69,7 +69,12 @@ def test_each_invariant_of_the_protocol_names_a_test() -> None:
 
 
 def test_the_protocol_names_each_message() -> None:
-    kinds = [messages.ClientMessage, messages.ManagerToClient, messages.ManagerToEngine, messages.EngineMessage]
+    kinds = [
+        messages.ClientMessage,
+        messages.ManagerToClient,
+        engine_messages.ManagerToEngine,
+        engine_messages.EngineMessage,
+    ]
     sent = {message.__name__ for kind in kinds for message in get_args(kind)}
     assert len(sent) >= 20
     assert sorted(name for name in sent if not re.search(rf"\b{name}\b", PROTOCOL)) == []

@@ -12,8 +12,8 @@ from millrace.model_manager.client import attempts
 from millrace.model_manager.manager import server
 from millrace.model_manager.store.memory import MemoryNeed
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.engine_messages import EngineFailed
 from millrace.model_manager.wire.errors import ModelLost
-from millrace.model_manager.wire.messages import EngineFailed
 from tests.model_manager.memory_pipes import ClientSocket, Waiting
 from tests.model_manager.sides import GIB, ClientSide, Line, ManagerSide
 

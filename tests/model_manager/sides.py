@@ -26,14 +26,8 @@ from millrace.model_manager.manager import server
 from millrace.model_manager.manager.model import Model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from millrace.model_manager.wire.messages import (
-    EngineReady,
-    Message,
-    Output,
-    Request,
-    StepReport,
-    Submit,
-)
+from millrace.model_manager.wire.engine_messages import EngineReady, StepReport
+from millrace.model_manager.wire.messages import Message, Output, Request, Submit
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.memory_pipes import (
     ClientSocket,

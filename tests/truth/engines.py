@@ -10,7 +10,8 @@ import millrace.model_manager.store
 from millrace.model_manager.engine.interface import Engine
 from millrace.model_manager.engine.process import load_engine
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.model_manager.wire.messages import Failure, Output, Request, StartEngine
+from millrace.model_manager.wire.engine_messages import StartEngine
+from millrace.model_manager.wire.messages import Failure, Output, Request
 from tests.model_manager.engine.whole_engines import ended
 
 FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL

@@ -21,21 +21,16 @@ import pytest
 from millrace.model_manager.engine.manager_link import MALFORMED_INPUT
 from millrace.model_manager.engine.process import LOAD_FAILED, STEP_FAILED
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import (
-    Cancel,
+from millrace.model_manager.wire.engine_messages import (
     EngineFailed,
     EngineMessage,
     EngineReady,
-    FinishReason,
     Heartbeat,
-    Message,
-    Output,
-    Request,
     Shutdown,
     StartEngine,
     StepReport,
-    Submit,
 )
+from millrace.model_manager.wire.messages import Cancel, FinishReason, Message, Output, Request, Submit
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
 from millrace.model_manager.wire.transport import Connection, ConnectionLost

@@ -10,6 +10,7 @@ import msgspec
 from millrace.model_manager.manager.outbox import Effect, Start, Stop, ToClient, ToEngine
 from millrace.model_manager.manager.router import Router
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import ErrorInfo, ModelDoesNotFit
 from millrace.model_manager.wire.logprobs import Logprobs
 from millrace.model_manager.wire.messages import (
@@ -24,7 +25,6 @@ from millrace.model_manager.wire.messages import (
     Output,
     Request,
     Results,
-    StepReport,
     Submit,
 )
 from millrace.model_manager.wire.sampling import SamplingParams

@@ -17,22 +17,17 @@ import sys
 import time
 from pathlib import Path
 
-from millrace.model_manager.wire.errors import InvalidRequest, ModelDoesNotFit
-from millrace.model_manager.wire.messages import (
-    Cancel,
+from millrace.model_manager.wire.engine_messages import (
     EngineFailed,
     EngineReady,
-    Failure,
-    FinishReason,
     Heartbeat,
     ManagerToEngine,
-    Output,
-    Request,
     Shutdown,
     StartEngine,
     StepReport,
-    Submit,
 )
+from millrace.model_manager.wire.errors import InvalidRequest, ModelDoesNotFit
+from millrace.model_manager.wire.messages import Cancel, Failure, FinishReason, Output, Request, Submit
 from millrace.model_manager.wire.status import EngineStats, ModelInfo
 from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import AsyncConnection, ConnectionLost

@@ -15,8 +15,9 @@ from millrace.model_manager.manager.outbox import Start, Stop, ToClient, ToEngin
 from millrace.model_manager.manager.router import Router
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import ModelDoesNotFit
-from millrace.model_manager.wire.messages import Credits, ModelWarnings, OpenModel, StepReport, Submit
+from millrace.model_manager.wire.messages import Credits, ModelWarnings, OpenModel, Submit
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelStatus
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine

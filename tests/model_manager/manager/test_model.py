@@ -15,6 +15,7 @@ from millrace.model_manager.manager.model import Model
 from millrace.model_manager.manager.outbox import Effect, Outbox, Start, Stop, ToClient, ToEngine
 from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.store.memory import MemoryNeed
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelLost
 from millrace.model_manager.wire.messages import (
     Cancel,
@@ -24,7 +25,6 @@ from millrace.model_manager.wire.messages import (
     ModelReady,
     OpenModel,
     Results,
-    StepReport,
     Submit,
 )
 from tests.model_manager.manager.router_world import CONFIG, INFO, SETTINGS, output, request

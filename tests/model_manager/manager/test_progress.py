@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Progress, Request, StepReport
+from millrace.model_manager.wire.messages import Progress, Request
 from tests.model_manager.manager.router_world import World, request
 
 

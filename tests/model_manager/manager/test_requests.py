@@ -16,6 +16,7 @@ from millrace.model_manager.manager.jobs import JobCounts
 from millrace.model_manager.manager.outbox import Effect, Outbox, ToClient, ToEngine
 from millrace.model_manager.manager.requests import Requests
 from millrace.model_manager.manager.results import KeptResults
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import NonFiniteLogits
 from millrace.model_manager.wire.messages import (
     Cancel,
@@ -25,7 +26,6 @@ from millrace.model_manager.wire.messages import (
     Progress,
     Request,
     Results,
-    StepReport,
     Submit,
 )
 from tests.model_manager.manager.router_world import CONFIG, INFO, KEY, SETTINGS, output, request

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Cancel, CloseModel, Failure, FinishReason, Output, StepReport, Submit
+from millrace.model_manager.wire.messages import Cancel, CloseModel, Failure, FinishReason, Output, Submit
 from millrace.model_manager.wire.transport import ProtocolError
 from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, opened, output, request, world
 

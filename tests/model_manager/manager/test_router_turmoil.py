@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import NonFiniteLogits
-from millrace.model_manager.wire.messages import Failure, Request, StepReport
+from millrace.model_manager.wire.messages import Failure, Request
 from tests.model_manager.manager.router_world import SETTINGS, World, request
 from tests.searches import runs
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire import messages
-from millrace.model_manager.wire.messages import ClientMessage, EngineMessage, ManagerToClient, ManagerToEngine, Message
+from millrace.model_manager.wire.engine_messages import EngineMessage, ManagerToEngine
+from millrace.model_manager.wire.messages import ClientMessage, ManagerToClient, Message
 from tests.model_manager.wire.instances import of_type
 
 DIRECTIONS = {
