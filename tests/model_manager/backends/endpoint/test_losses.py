@@ -108,4 +108,4 @@ def test_a_key_that_is_withdrawn_in_mid_job_fails_the_job_at_once(machine: Machi
     futures = [client.submit(str(index), SamplingParams(), request_id=str(index)) for index in range(10)]
     with pytest.raises(ModelLost, match=r"answered 401: no 9; it refuses a request without a key"):
         futures[9].result(PATIENCE)
-    eventually(lambda: not machine.model_status().pids, "the end of the engine")
+    eventually(lambda: not any(model.pids for model in machine.status().models), "the end of the engine")
