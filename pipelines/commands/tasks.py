@@ -23,8 +23,8 @@ from ..edge import TERMINATED, at_the_edge
 from ..flags.options import JobOptions, parse
 from ..flags.task_commands import TaskName
 from ..job.run import run_job
-from ..places.endpoints import files_of, reader, schema_of, writer
 from ..places.provenance import has_other_template, note_settings
+from ..places.sources_and_sinks import files_of, reader, schema_of, writer
 
 
 def build(pipeline: beam.Pipeline, options: JobOptions, transform: ModelTransform | None = None) -> Any:

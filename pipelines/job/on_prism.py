@@ -20,7 +20,7 @@ from millrace.transforms.elements.metrics import tallied
 
 from ..edge import STOPPED, interruptible
 from ..flags.options import JobOptions
-from ..places.endpoints import clear_temporary, drain_file, drains
+from ..places.sources_and_sinks import clear_temporary, drain_file, drains
 from ..runners.prism import OwnPrism
 from .building import Build, built
 from .logs import tell

@@ -34,9 +34,9 @@ from ..edge import STOPPED, TERMINATED, interruptible
 from ..flags.options import JobOptions
 from ..places.checks import check, check_checkpoints
 from ..places.claims import claimed
-from ..places.endpoints import clear_temporary, files_of
 from ..places.provenance import forget_identity, with_identity
 from ..places.restored import restored_if_nothing_written
+from ..places.sources_and_sinks import clear_temporary, files_of
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner

@@ -24,7 +24,7 @@ from millrace.transforms.writing.typed_rows import fields_of
 
 from ..edge import print_at_the_end
 from ..pages.row_files import first_rows
-from ..places.endpoints import are_same_files, files_at
+from ..places.sources_and_sinks import are_same_files, files_at
 from ..words import RAN, STARTUP, answered, plain, reasons, span, speeds, tokens_of
 
 _EXAMPLES = 3

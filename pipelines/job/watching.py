@@ -18,7 +18,7 @@ from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.resume import count_completed
 
 from ..flags.options import JobOptions
-from ..places.endpoints import files_of, input_format_of
+from ..places.sources_and_sinks import files_of, input_format_of
 from .progress import ReadStatus, Speed, counted_since, job_status, shown_progress
 from .published import published
 from .report.record import Recorder, looking

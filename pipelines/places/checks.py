@@ -17,9 +17,9 @@ from millrace.transforms.tasks import ScoreSettings
 
 from ..flags.options import JobOptions
 from .columns import check_column
-from .endpoints import files_at, files_of, has_files, input_format_of, letters_apart, of_windows, reader, writer
 from .loops import check_apart, check_reads_no_output
 from .provenance import check_settings
+from .sources_and_sinks import files_at, files_of, has_files, input_format_of, letters_apart, of_windows, reader, writer
 from .watched import check_place
 
 _DEVICES = Path("/dev")

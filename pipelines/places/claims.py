@@ -27,7 +27,7 @@ from millrace.transforms.files.object_stores import is_local
 from ..flags.options import JobOptions
 from .bucket_claims import claimed_in_bucket
 from .claimant import Claimant, refusal
-from .endpoints import files_at, letters_apart
+from .sources_and_sinks import files_at, letters_apart
 
 _ATTEMPTS = 10
 """Another job may remove its claim, and the folder, just when this one opens it."""

@@ -20,7 +20,7 @@ from millrace.transforms.writing.output_files import OutputFiles
 
 from ..edge import unwrapped
 from ..flags.options import JobOptions
-from .endpoints import files_at, letters_apart
+from .sources_and_sinks import files_at, letters_apart
 
 
 @contextlib.contextmanager

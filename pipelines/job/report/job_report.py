@@ -28,7 +28,7 @@ from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless
-from ...places.endpoints import files_at, files_of, input_format_of
+from ...places.sources_and_sinks import files_at, files_of, input_format_of
 from ...words import AGAIN, RAN, STARTUP, reasons, span, speeds
 from ..summary import Outcome
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of

@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import WorkerLost
 from millrace.pipelines.flags.options import JobOptions, parse
 from millrace.pipelines.job.outliving import outliving_workers
 from millrace.pipelines.job.summary import Outcome, outcome_so_far
-from millrace.pipelines.places.endpoints import files_of
+from millrace.pipelines.places.sources_and_sinks import files_of
 
 
 class Deaths:

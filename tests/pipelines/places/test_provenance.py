@@ -10,8 +10,8 @@ from millrace.pipelines.commands.tasks import extract
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.flags.task_commands import TaskName
 from millrace.pipelines.places.checks import check
-from millrace.pipelines.places.endpoints import files_of
 from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity
+from millrace.pipelines.places.sources_and_sinks import files_of
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer", "description": "in EUR"}}}
 

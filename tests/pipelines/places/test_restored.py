@@ -9,9 +9,9 @@ from millrace.model_manager.wire.errors import ConfigError, ModelError
 from millrace.pipelines.edge import Interrupted
 from millrace.pipelines.flags.options import parse
 from millrace.pipelines.places.claims import claimed
-from millrace.pipelines.places.endpoints import files_of
 from millrace.pipelines.places.provenance import note_settings
 from millrace.pipelines.places.restored import restored_if_nothing_written
+from millrace.pipelines.places.sources_and_sinks import files_of
 from millrace.transforms.writing.output_files import OutputFiles
 
 ENDS = [ConfigError("no Prism"), ModelError("no such model"), RuntimeError("a row failed"), Interrupted("interrupted")]

@@ -14,7 +14,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.tasks import generate as main
 from millrace.pipelines.flags.options import JobOptions, parse
 from millrace.pipelines.places.checks import check
-from millrace.pipelines.places.endpoints import are_same_files, clear_temporary, files_of, reader, writer
+from millrace.pipelines.places.sources_and_sinks import are_same_files, clear_temporary, files_of, reader, writer
 from millrace.transforms.addresses import Files
 from millrace.transforms.elements.completions import DeadLetter
 from millrace.transforms.reading.read_prompts import ReadPrompts
