@@ -31,7 +31,6 @@ from .typed.beam_rows import element_type
 from .typed.checking import check_answer, check_supported
 from .typed.describe import record_of
 from .typed.details import Details
-from .typed.document_template import DEFAULT_TEMPLATE, Content, Prompts, Template
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of, check_fields
 from .typed.instance_check import check_held
@@ -40,6 +39,7 @@ from .typed.reading import read
 from .typed.record_grammar import RecordGrammar
 from .typed.schemas import schema_of
 from .typed.shapes import Record, Schema
+from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
 from .typed.values import decoded, value_of
 
 _CUT_SHORT = (

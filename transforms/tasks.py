@@ -14,7 +14,7 @@ import msgspec
 
 from millrace.model_manager.wire.messages import Pooling
 
-from .typed.document_template import DEFAULT_TEMPLATE, Template
+from .typed.template import DEFAULT_TEMPLATE, Template
 
 MAX_TOKENS = 1024
 """Most tokens of an extracted answer, where the parameters do not say."""

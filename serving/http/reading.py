@@ -53,7 +53,7 @@ class Incoming:
 
     def __init__(self, memory: BodyMemory, client: Hashable) -> None:
         self.client = client
-        """Who sends it (clients.py)."""
+        """Who sends it (keys.py)."""
         self._memory = memory
         self._data = bytearray()
         self._counted = 0
