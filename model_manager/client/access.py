@@ -18,8 +18,11 @@ from ..wire.runtime import RuntimeDir
 from ..wire.server_keys import key_digest
 from ..wire.tcp import TcpManager
 from .adapter_lookup import Adapters
-from .election import Election
+from .election import MANAGER_COMMAND, Election
 from .remote import Remote, remote_adapters
+
+_OPENED_WITHIN = 2.0
+"""Seconds; a manager that ends sooner without a client would be started for nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,20 @@ def access_to(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig,
     )
 
 
+def start_manager(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig) -> None:
+    """Have this machine's manager started, if there is none, for a model that is opened soon; returns at once."""
+    if isinstance(place, RuntimeDir) and settings.linger >= _OPENED_WITHIN:
+        _election(place, config, settings, MANAGER_COMMAND).prepare()
+
+
 def _here(place: RuntimeDir, config: ModelConfig, settings: ManagerConfig, command: Sequence[str]) -> Access:
     config, folder = located(config)
     opening = OpenModel(config, str(folder), settings, key_digest(config))
-    return Access(Election(place, settings, command), opening, folder, Adapters(config.max_loras))
+    return Access(_election(place, config, settings, command), opening, folder, Adapters(config.max_loras))
+
+
+def _election(place: RuntimeDir, config: ModelConfig, settings: ManagerConfig, command: Sequence[str]) -> Election:
+    return Election(place, settings, command, forks_soon=BACKENDS[config.backend].is_forked)
 
 
 def _remote(manager: TcpManager, config: ModelConfig, settings: ManagerConfig) -> Access:

@@ -6,6 +6,7 @@ record of the manager, so none can be stale.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ..wire.config import ManagerConfig
-from ..wire.errors import ManagerUnavailable, signal_name
+from ..wire.errors import ManagerUnavailable, MillraceError, signal_name
 from ..wire.messages import ManagerToClient
 from ..wire.runtime import RuntimeDir
 from ..wire.transport import Connection
@@ -40,10 +41,27 @@ _SIGKILL_MEANS = (
 class Election:
     """Connects one process to the manager."""
 
-    def __init__(self, runtime: RuntimeDir, settings: ManagerConfig, command: Sequence[str] = MANAGER_COMMAND) -> None:
+    def __init__(
+        self,
+        runtime: RuntimeDir,
+        settings: ManagerConfig,
+        command: Sequence[str] = MANAGER_COMMAND,
+        *,
+        forks_soon: bool = False,
+    ) -> None:
+        """`forks_soon`: a manager that it starts is to have imported by then what forked engines need."""
         self._runtime = runtime
+        self._forks_soon = ["--forks_soon"] if forks_soon else []
         self._settings = settings
         self._command = command
+
+    def prepare(self) -> None:
+        """Have the manager started on a thread, beside other work; who connects is told what fails."""
+        threading.Thread(target=self._prepare, name="millrace-start", daemon=True).start()
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(MillraceError, OSError):
+            self.connect(threading.Event()).close()
 
     def connect(self, give_up: threading.Event, within: float = START_WITHIN) -> Connection[ManagerToClient]:
         """A connection to the manager, started if need be.
@@ -107,7 +125,7 @@ class Election:
     def _start(self, lock: int) -> subprocess.Popen[bytes]:
         self._runtime.socket.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        settings = ("--settings", msgspec.json.encode(self._settings).decode())
+        settings = ("--settings", msgspec.json.encode(self._settings).decode(), *self._forks_soon)
         log = os.open(self._runtime.log, flags, 0o600)
         try:
             return subprocess.Popen(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..store.cache_folder import cache_folder
 from ..store.environments import engine_environment, engine_python
+from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from .template import ForkedProcess, Template
 
@@ -42,6 +43,12 @@ class Launcher:
             launching.add_done_callback(_end)
             raise
 
+    def prepare(self) -> None:
+        """Start the template before a model asks for it; returns at once."""
+        if self._template is not None:
+            with contextlib.suppress(OSError):  # told when a model asks
+                self._template.start()
+
     def close(self) -> None:
         """End the template."""
         if self._template is not None:
@@ -49,7 +56,7 @@ class Launcher:
 
     async def _launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
         variables = _variables(config, gpus)
-        if self._template is not None and config.backend == "torch":
+        if self._template is not None and BACKENDS[config.backend].is_forked:
             with _sockets() as (ours, theirs):
                 if (forked := await self._template.fork(config.model, variables, theirs)) is not None:
                     return forked, ours.dup()

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] =
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started it may ignore it; then no engine's end has a status
     settings = msgspec.json.decode(options.settings, type=ManagerConfig)
     if options.listen is None:
-        _run_here(RuntimeDir(options.runtime), options.lock_fd, settings, engine_command)
+        serve = partial(ManagerServer, settings, engine_command, forks_soon=options.forks_soon)
+        _run_here(RuntimeDir(options.runtime), options.lock_fd, serve)
     else:
         serve = partial(ManagerServer, settings, engine_command, allow_commands=options.allow_commands)
         _stay(options.listen, options.key_file, serve)
@@ -51,16 +52,16 @@ def _log_to(handler: logging.Handler) -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
-def _run_here(runtime: RuntimeDir, lock: int, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
+def _run_here(runtime: RuntimeDir, lock: int, serve: Callable[[], ManagerServer]) -> None:
     _log_to(BoundedLog(runtime.log))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(lock, False)  # else an engine would hold the lock when this process is gone
-    asyncio.run(_serve(runtime, settings, engine_command))
+    asyncio.run(_serve(runtime, serve))
     runtime.remove()  # not after an exception: whoever started this process reads the log, and sweeps
 
 
-async def _serve(runtime: RuntimeDir, settings: ManagerConfig, engine_command: Sequence[str]) -> None:
-    server = ManagerServer(settings, engine_command)
+async def _serve(runtime: RuntimeDir, serve: Callable[[], ManagerServer]) -> None:
+    server = serve()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.end)
     with runtime.listen() as sock:
         await server.run(sock)
@@ -95,6 +96,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--key_file", type=Path)
     parser.add_argument(FLAG, action="store_true")
     parser.add_argument("--settings", required=True)
+    parser.add_argument("--forks_soon", action="store_true")
     return parser.parse_args(arguments)
 
 

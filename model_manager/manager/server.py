@@ -83,9 +83,11 @@ class ManagerServer:
         tls: ssl.SSLContext | None = None,
         *,
         allow_commands: bool = False,
+        forks_soon: bool = False,
     ) -> None:
         """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
-        clients may name programs and variables of its environment.
+        clients may name programs and variables of its environment. `forks_soon`: a model whose engines are forked is
+        about to be opened.
         """
         self._settings = settings
         self._stays = tls is not None
@@ -93,6 +95,8 @@ class ManagerServer:
         gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
         self._supervisor = Supervisor(settings, self, engine_command)
+        if forks_soon:
+            self._supervisor.prepare()
         self._clients: dict[int, _ClientConnection] = {}
         self._numbers = 0
         self._acceptor = Acceptor(self._guarded, tls)

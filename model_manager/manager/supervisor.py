@@ -48,6 +48,10 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
+    def prepare(self) -> None:
+        """Import what engines need, before one is started; returns at once."""
+        self._launcher.prepare()
+
     def pids(self) -> dict[EngineName, int]:
         """Process ids of the engines."""
         return {name: engine.pid for name, engine in self._engines.items()}

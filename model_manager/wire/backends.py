@@ -73,6 +73,8 @@ class Backend:
     first one is in that format."""
     is_ours: bool = False
     """millrace's own engine, and its stand-in."""
+    is_forked: bool = False
+    """The manager forks its processes from one that has imported what they need."""
     servers: Literal["none", "remote", "started"] = "none"
     """What answers in its place: servers that run already, or one that it starts."""
     takes: Takes = "tokens"
@@ -221,6 +223,7 @@ _TABLE = (
         summary="millrace's own engine",
         loader="millrace.model_manager.engine.load:load",
         is_ours=True,
+        is_forked=True,
         parameters=ALL_PARAMETERS,
         modules=("accelerate", "numba", "safetensors", "torch", "transformers"),
         tasks=ALL_TASKS,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import millrace
+from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.extras import check_serve_extra
 from millrace.model_manager.wire.manager_place import manager_place
@@ -47,7 +48,9 @@ def _serve(arguments: Sequence[str]) -> int:
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_serve_extra("serve")
-    manager_place(manager).check()
+    place = manager_place(manager)
+    place.check()
+    start_manager(place, model, manager)
     _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
     return 0
 

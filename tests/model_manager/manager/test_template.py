@@ -9,17 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import psutil
 import pytest
 
+from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.manager import template as template_module
 from millrace.model_manager.manager.launching import Launcher
 from millrace.model_manager.manager.template import ForkedProcess, Template
-from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill
@@ -156,3 +158,19 @@ def test_whoever_is_killed_requests_are_answered_and_nothing_is_left(machine: Ma
     assert not any(each.is_running() for each in left)
     client.close()
     RuntimeDir(machine.runtime).sweep()
+
+
+@pytest.mark.parametrize(("backend", "imported"), [("torch", {"millrace-warm"}), ("fake", set())])
+def test_a_manager_started_ahead_imports_what_forked_engines_need(
+    machine: Machine, backend: str, imported: set[str]
+) -> None:
+    start_manager(RuntimeDir(machine.runtime), machine.config(backend=backend), ManagerConfig(linger=2))
+    (manager,) = eventually(machine.processes)
+    eventually(lambda: {each.name() for each in manager.children()} == imported)
+    machine.open(ManagerConfig(linger=0.1), command=MANAGER_COMMAND, backend=backend)
+    assert machine.status().pid == manager.pid
+
+
+def test_no_manager_is_started_ahead_that_would_end_before_its_first_client(machine: Machine) -> None:
+    start_manager(RuntimeDir(machine.runtime), machine.config(), ManagerConfig(linger=0.1))
+    assert not any(thread.name == "millrace-start" for thread in threading.enumerate())
