@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -151,6 +152,22 @@ def test_named_files_and_programs_are_here() -> None:
     assert len(modules) > 5
     assert [file for file in files if not any(ROOT.glob(file))] == []
     assert [name for name in modules if not (ROOT / (name.replace(".", "/") + ".py")).exists()] == []
+
+
+BENCHMARKS = [
+    words[words.index("-m") + 1 :] for words in lines() if any(each.startswith("benchmarks.") for each in words)
+]
+
+
+@pytest.mark.parametrize("command", BENCHMARKS, ids=" ".join)
+def test_flags_of_benchmarks_are_in_their_help(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [command[0], "--help"])
+    with pytest.raises(SystemExit):
+        import_module(command[0]).main()
+    given = {word.partition("=")[0] for word in command if word.startswith("--")}
+    assert given - set(re.findall(r"--\w+", capsys.readouterr().out)) == set()
 
 
 @pytest.mark.parametrize(
