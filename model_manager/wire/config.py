@@ -151,7 +151,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError("speculation='draft_model': takes a model in draft_model too (--draft_model NAME)")
         if draft is not None and not asked:
             raise ConfigError(
-                f"draft_model={draft!r}: needs speculation=draft_model (--speculation draft_model)"
+                f"draft_model={draft!r}: takes a model only with speculation=draft_model (--speculation draft_model)"
             )
         _check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
 
