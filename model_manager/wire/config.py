@@ -17,7 +17,7 @@ import msgspec
 
 from .address import parse_address
 from .backends import BACKENDS, backend_names
-from .conversion import check_types, converted, nearest, unknown
+from .conversion import SettingsMeta, check_types, converted, nearest, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -51,7 +51,7 @@ SETTINGS_ELSEWHERE = {
 """Settings of a ModelConfig by the names that vLLM, transformers and others have for them."""
 
 
-class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=SettingsMeta):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
         """From plain values; an unknown name, wrong type or impossible value raises ConfigError, naming it."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.checksums import check_sums
