@@ -69,6 +69,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    # No project_urls: the repository has no public address yet. They belong here once it has one.
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",

@@ -97,7 +97,7 @@ def weight_files(folder: Path, name: str = "", backend: str = "torch") -> list[P
     own = "".join(f", nor {file}" for file in BACKENDS[backend].own_files[:1])
     only = f" (only {others[0]})" if others else ""
     raise ModelUnsupported(
-        f"{name}: there are no weights in safetensors format, {_WEIGHTS}{own}{only}, and no other is loaded;"
+        f"{name}: has no weights in safetensors format, {_WEIGHTS}{own}{only}, and no other format is loaded;"
         " convert them with transformers' from_pretrained and save_pretrained"
     )
 

@@ -33,7 +33,7 @@ def resolve(model: str, revision: str | None = None, *, backend: str = "torch", 
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
     if revision is not None and not is_hub_name(model):
-        raise ConfigError(f"revision={revision!r}: takes a hub name as the model, and {model} is none")
+        raise ConfigError(f"revision={revision!r}: takes a hub name (org/name) as --model, and {model} is none")
     if is_gguf(model):
         return _holding(model, revision, cache_dir)
     wanted = (*WANTED, *BACKENDS[backend].own_files)

@@ -170,7 +170,7 @@ class Backend:
                 takes = ", ".join(sorted(self.constraints)) or "no constraint"
                 do = _those(lambda backend: kind in backend.constraints)
                 raise InvalidRequest(
-                    f"constraint: the back end {self.name} takes {takes}, got {kind}; back ends that take it: {do}"
+                    f"constraint={kind!r}: the back end {self.name} takes {takes}; back ends that take it: {do}"
                 )
 
     def _lacks(self, name: str, given: object) -> str:

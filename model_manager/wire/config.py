@@ -17,7 +17,7 @@ import msgspec
 
 from .address import parse_address
 from .backends import BACKENDS, backend_names
-from .conversion import check_types, converted, nearest, unknown
+from .conversion import SettingsMeta, check_types, converted, nearest, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -51,7 +51,7 @@ SETTINGS_ELSEWHERE = {
 """Settings of a ModelConfig by the names that vLLM, transformers and others have for them."""
 
 
-class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=SettingsMeta):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
         """From plain values; an unknown name, wrong type or impossible value raises ConfigError, naming it."""
@@ -151,7 +151,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError("speculation='draft_model': takes a model in draft_model too (--draft_model NAME)")
         if draft is not None and not asked:
             raise ConfigError(
-                f"draft_model={draft!r}: takes none without speculation=draft_model (--speculation draft_model)"
+                f"draft_model={draft!r}: takes a model only with speculation=draft_model (--speculation draft_model)"
             )
         _check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
 

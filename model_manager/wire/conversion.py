@@ -31,6 +31,27 @@ _NAMES: dict[type[types.Type], tuple[str, str]] = {
 }
 
 
+class SettingsMeta(msgspec.StructMeta):
+    """Settings whose constructor says which name was meant, where msgspec's says only that one is unknown."""
+
+    def __call__(self, *given: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*given, **fields)
+        except TypeError:
+            names: tuple[str, ...] = self.__struct_fields__
+            if given:
+                shape = f"{self.__name__}({names[0]}={shown(given[0])})"
+                raise TypeError(f"{self.__name__} takes its settings by name: write {shape}") from None
+            if strange := [name for name in fields if name not in names]:
+                what = f"setting of {self.__name__}"
+                raise TypeError(unknown(strange[0], names, what=what, near=self._nearest)) from None
+            raise
+
+    def _nearest(self, name: str) -> str | None:
+        """The setting that was probably meant; a class may know more."""
+        return nearest(name, self.__struct_fields__)
+
+
 def converted(
     fields: Mapping[str, Any],
     settings: type[_Settings],

@@ -31,20 +31,20 @@ def lacking(modules: Iterable[str]) -> list[str]:
 def check_serve_extra(command: str, *modules: str) -> None:
     """Raises ConfigError, with the command that installs what is missing, if this Python lacks one of the modules."""
     if missing := lacking(modules or SERVE):
-        raise ConfigError(f"{command} runs on {_are_lacking(missing, 'serve')}")
+        raise ConfigError(f"{command} needs {_are_lacking(missing, 'serve')}")
 
 
 def check_traces_extra() -> None:
     """Raises ConfigError, with the command that installs what is missing, if this Python cannot send spans."""
     if missing := lacking(_TRACES):
-        raise ConfigError(f"traces are sent by {_are_lacking(missing[:1], 'traces')}")
+        raise ConfigError(f"traces need {_are_lacking(missing[:1], 'traces')}")
 
 
 def check_engine_extra(config: ModelConfig) -> None:
     """Raises ModelLoadFailed, with the command that installs what is missing, if this Python cannot run the engine."""
     backend = BACKENDS[config.backend]
     if missing := lacking(() if backend.packages else backend.modules):
-        raise ModelLoadFailed(f"the engine runs on {_are_lacking(missing, 'engine')}")
+        raise ModelLoadFailed(f"the engine needs {_are_lacking(missing, 'engine')}")
 
 
 def _are_lacking(missing: list[str], extra: str) -> str:

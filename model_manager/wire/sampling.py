@@ -28,7 +28,7 @@ from typing import Annotated, Any, Self, TypeVar, get_type_hints
 import msgspec
 
 from .constraint import Constraint
-from .conversion import converted, nearest, shown
+from .conversion import SettingsMeta, converted, nearest, shown
 from .errors import InvalidRequest
 
 MOST_LOGPROBS = 20
@@ -96,7 +96,14 @@ _ALL_UTF8 = Takes("text that can be written as UTF-8", lambda text: not _SURROGA
 _WORDS = Takes("strings with more than spaces", str.strip, each=True)
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SamplingParams(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    metaclass=SettingsMeta,
+):
     """Parameters of one request, in the field's usual names; greedy unless `temperature` is above 0.
 
     Raises InvalidRequest, naming the parameter, for a value outside its range.
@@ -185,6 +192,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if isinstance(fields.get("constraint"), Mapping | str):
             fields["constraint"] = Constraint.parse(fields["constraint"])
         return converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
+
+    @classmethod
+    def _nearest(cls, name: str) -> str | None:
+        return nearest_parameter(name)
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """These parameters with a row's own on top; raises InvalidRequest as `parse` does."""

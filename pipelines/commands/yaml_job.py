@@ -50,7 +50,7 @@ def _run(arguments: Sequence[str]) -> int:
     parser = FlagParser(
         prog="millrace yaml",
         description="Run a pipeline in Apache Beam's YAML, with Generate, Score, Embed, Extract and Classify.",
-        epilog="All other flags are Beam's. Examples: docs, YAML and Java.",
+        epilog="All other flags are Beam's. Examples are in docs/how-to/yaml-and-java.md of millrace's repository.",
         allow_abbrev=False,
     )
     parser.add_argument(

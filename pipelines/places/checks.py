@@ -61,14 +61,14 @@ def _columns_named(options: JobOptions) -> Iterator[tuple[str, str]]:
     if isinstance(options.settings, ScoreSettings):
         yield "--continuations_column", options.settings.continuations_column
     for column in columns_of(options.template) if options.template is not None else ():
-        yield "--template", column
+        yield "--template: column", column
 
 
 def _check_places(options: JobOptions) -> None:
     """Raises ConfigError for a stream beside another input, and for an output that takes no results."""
     streams = [address for address in options.input if address.is_stream]
     if streams and len(options.input) > 1 and not all(isinstance(each, WatchedFiles) for each in options.input):
-        raise ConfigError(f"--input {streams[0]}: a stream is the only input of its job")
+        raise ConfigError(f"--input {streams[0]}: is a stream: takes one stream alone, or files")
     for flag, address in (("--output", options.output), ("--dead_letters", options.letters)):
         if not address.takes_results:
             raise ConfigError(

@@ -39,7 +39,9 @@ def measured_speed(path: Path, where: str) -> _Figure:
     try:
         figures = msgspec.json.decode(text, type=_Figures).rows
     except msgspec.DecodeError as error:
-        raise ConfigError(f"--results {path}: is no file of figures: {error}") from None
+        raise ConfigError(
+            f"--results {path}: is no file of figures: {error}; takes a file of benchmarks/results"
+        ) from None
     found = [figure for figure in figures if wanted.items() <= figure.names.items()]
     if len(found) == 1:
         return found[0]

@@ -25,7 +25,7 @@ def read_keys(path: str) -> list[bytes]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"api_key_file={path!r}: {error.strerror}") from None
+        raise ConfigError(f"api_key_file={path!r}: {error.strerror}; takes a file with one key a line") from None
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data:
         raise ConfigError(f"api_key_file={path!r}: takes text in UTF-8, got UTF-16 or bytes that are no text")
     lines = data.removeprefix(codecs.BOM_UTF8).splitlines()

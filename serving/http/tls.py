@@ -42,7 +42,7 @@ def _check_pem(name: str, path: str) -> None:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{name}={path!r}: {error.strerror}") from None
+        raise ConfigError(f"{name}={path!r}: {error.strerror}; takes a file in PEM format") from None
     if _BEGINS not in data:
         raise ConfigError(f"{name}={path!r}: takes a PEM file, whose text begins with -----BEGIN")
 

@@ -16,7 +16,7 @@ from tests.pipelines.clean_environments import built_wheel, clean_environment, c
 
 ROOT = Path(__file__).parents[2]
 ENGINE_PACKAGES = BACKENDS["torch"].modules
-LACKS = rf"the engine runs on {', '.join(ENGINE_PACKAGES)}, which \S+ lacks: pip install 'beam-millrace\[engine\]'"
+LACKS = rf"the engine needs {', '.join(ENGINE_PACKAGES)}, which \S+ lacks: pip install 'beam-millrace\[engine\]'"
 IMPORTS_ALL = """
 import importlib, pkgutil
 import millrace

@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+(TREE,) = re.findall(r"```\n(millrace/  .*?)```", PAGE, re.DOTALL)
 HOPS = re.findall(r"^(\w+/[\w/]+\.py) +([\w.]+)$", PAGE, re.MULTILINE)
 WHERE = {
     task: [
@@ -89,7 +91,22 @@ def from_top(path: str) -> str:
 
 def test_the_page_counts_them() -> None:
     assert len(HOPS) == sum(COUNTS)
-    assert f"are listed: {len(HOPS)}." in PAGE
+    assert f"its result on: {len(HOPS)}." in PAGE.replace("\n", " ")
+
+
+def test_the_tree_has_each_room_that_is_there_and_no_other() -> None:
+    layers = ("transforms", "serving", "pipelines", "model_manager")
+    rooms = {file.parent for layer in layers for file in (ROOT / layer).rglob("__init__.py")}
+    rooms = {room.relative_to(ROOT) for room in rooms if "embedded" not in room.parts}
+    assert {str(room) for room in rooms} | {"millrace"} == {*drawn_rooms()} - {"model_manager/store/embedded"}
+
+
+def drawn_rooms() -> Iterator[str]:
+    """The folders of the tree, by their paths."""
+    path: list[str] = []
+    for indent, name in re.findall(r"^((?:  )*)(\w+)/(?:  .*)?$", TREE, re.MULTILINE):
+        path[len(indent) // 2 :] = [name]
+        yield "/".join(path)
 
 
 def test_where_to_look_names_what_its_files_define() -> None:

@@ -42,6 +42,10 @@ def test_prose_has_lines_of_at_most_100_columns(page: Path) -> None:
     assert not long, "\n".join(long)
 
 
+def test_the_readme_has_at_most_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_is_not_run_on_a_page_names_tests_that_are_there(page: Path) -> None:
     marks = re.findall(r"<!-- not run: ([^>]+)-->", page.read_text(encoding="utf-8"))

@@ -28,8 +28,9 @@ def execute(name: str, folder: Path, runtime: Path, **environment: str) -> nbfor
     (folder.parent / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
+    where = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
-        notebook, timeout=600, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(folder)}}
+        notebook, timeout=600, kernel_name="python3", record_timing=False, coalesce_streams=True, resources=where
     )
     client.execute(env={**os.environ, "PATH": path, "MILLRACE_RUNTIME_DIR": str(runtime), **environment})
     for cell in notebook.cells:

@@ -139,7 +139,7 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(command: str,
         check=False,
     )
     assert ended.returncode == 2
-    assert f"{command} runs on {missing}, which" in ended.stderr
+    assert f"{command} needs {missing}, which" in ended.stderr
     assert "pip install 'beam-millrace[serve]'" in ended.stderr
 
 

@@ -74,8 +74,8 @@ def chat_with(system: str | None, settings: ModelSettings) -> ModelSettings:
         raise ConfigError("system='': takes the text of a system message")
     if settings.get("chat") is False:
         raise ConfigError(
-            f"system={system!r}: needs the model's chat template, which chat=False (--chat never) leaves out: "
-            "leave one out"
+            f"system={system!r}: needs the model's chat template, and chat=False (--chat never) turns it off: "
+            "leave one of the two out"
         )
     return {**settings, "chat": True}
 

@@ -81,7 +81,7 @@ def test_a_folder_without_tokenizer_says_how_to_make_one(checkpoint: Path) -> No
 def test_a_folder_in_an_engines_own_format_is_that_engines(tmp_path: Path, backend: str, names: list[str]) -> None:
     folder = write_checkpoint(tmp_path / "own")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelUnsupported, match=rf"model\.safetensors, nor {names[0]}, and no other is loaded"):
+    with pytest.raises(ModelUnsupported, match=rf"model\.safetensors, nor {names[0]}, and no other format is loaded"):
         resolve(str(folder), backend=backend)
     for name in names:
         (folder / name).write_bytes(b"weights")

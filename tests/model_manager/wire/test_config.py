@@ -10,6 +10,7 @@ from hypothesis import given
 
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, SHARED_SETTINGS, ManagerConfig, ModelConfig, runtime_dir
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.wire.instances import of_type
 
 
@@ -179,3 +180,21 @@ def test_a_task_that_an_engine_loads_otherwise_for_has_its_options_and_a_users_o
         "runner": "auto"
     }
     assert ModelConfig().for_task("embed") == ModelConfig()
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "named", "sentence"),
+    [
+        (ModelConfig, ["org/name"], {}, "ModelConfig takes its settings by name: write ModelConfig(model='org/name')"),
+        (SamplingParams, [8], {}, "SamplingParams takes its settings by name: write SamplingParams(max_tokens=8)"),
+        (ModelConfig, [], {"batch_size": 8}, "unknown setting of ModelConfig 'batch_size': did you mean max_num_seqs?"),
+        (ManagerConfig, [], {"lingr": 8}, "unknown setting of ManagerConfig 'lingr': did you mean linger?"),
+        (SamplingParams, [], {"stopp": "a"}, "unknown setting of SamplingParams 'stopp': did you mean stop?"),
+    ],
+)
+def test_a_constructor_says_which_name_was_meant(
+    settings: type, given: list[Any], named: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        settings(*given, **named)
+    assert str(raised.value) == sentence

@@ -49,5 +49,5 @@ def test_a_missing_extra_is_one_sentence_with_its_command(monkeypatch: pytest.Mo
     with pytest.raises(ConfigError) as refused:
         check_traces_extra()
     said = str(refused.value)
-    assert said.startswith("traces are sent by opentelemetry.exporter.otlp.proto.http, which ")
+    assert said.startswith("traces need opentelemetry.exporter.otlp.proto.http, which ")
     assert said.endswith(" lacks: pip install 'beam-millrace[traces]'")

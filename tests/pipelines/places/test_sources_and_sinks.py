@@ -83,8 +83,11 @@ def test_dead_letters_go_where_the_results_go_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--input", SUBSCRIPTION, "--input", "a.jsonl"], f"--input {SUBSCRIPTION}: a stream is the only input"),
-        (["--input", KAFKA, SUBSCRIPTION], f"--input {KAFKA}: a stream is the only input of its job"),
+        (
+            ["--input", SUBSCRIPTION, "--input", "a.jsonl"],
+            f"--input {SUBSCRIPTION}: is a stream: takes one stream alone, or files",
+        ),
+        (["--input", KAFKA, SUBSCRIPTION], f"--input {KAFKA}: is a stream: takes one stream alone, or files"),
         (["--input", KAFKA, "--overwrite"], "--overwrite: the output of a stream has no end"),
         (["--input", "a.jsonl", "--output", TOPIC, "--overwrite"], "--overwrite needs files as --output"),
         (["--input", "a.jsonl", "--output", TOPIC, "--resume"], "--resume needs files as --output, and pubsub:"),

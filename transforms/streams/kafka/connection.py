@@ -50,7 +50,7 @@ def _properties(path: str) -> dict[str, str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ConfigError(f"properties={path}: {error.strerror}") from None
+        raise ConfigError(f"properties={path}: {error.strerror}; takes a file of lines name=value") from None
     pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return {name.strip(): value.strip() for name, _, value in pairs}
 
