@@ -4,9 +4,11 @@ Ctrl-C works in a background job too. Property tests have no deadline and repeat
 HYPOTHESIS_SEARCH is set. Each test process (`-n`) has its own model manager and its share of the cores.
 """
 
+import gc
 import os
 import re
 import signal
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
 
 from millrace.model_manager.wire.config import runtime_dir
+from millrace.model_manager.wire.imports import importing
 
 # A shell starts its background jobs (`make test &`) with interrupts ignored, nohup what it starts with hangups ignored,
 # and their children inherit that.
@@ -76,6 +79,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @cache
 def _is_marked(module: Path) -> bool:
     return bool(_MARKED.search(module.read_text()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """A quarter of the time of importing all tests would be the garbage collector's."""
+    with importing():
+        return (yield)
+
+
+def pytest_unconfigure() -> None:
+    """Libraries that count what is left at the end find nothing."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

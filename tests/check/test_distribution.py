@@ -1,8 +1,10 @@
-"""What a wheel requires by extra, and what works where the extra `engine` is not installed."""
+"""What a wheel requires by extra, what works where the extra `engine` is not installed, and on which Pythons."""
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import zipfile
 from collections import defaultdict
 from email.parser import Parser
@@ -37,6 +39,11 @@ for backend in "torch", "fake":
     except Exception:
         traceback.print_exc()
 """
+OTHER_PYTHONS = [
+    version
+    for version in re.findall(r"Programming Language :: Python :: (3\.\d+)", (ROOT / "setup.py").read_text())
+    if version != f"{sys.version_info.major}.{sys.version_info.minor}"
+]
 OPENS_AN_ENGINE = """
 from millrace import ModelConfig
 from millrace.model_manager.client import EngineClient
@@ -58,7 +65,9 @@ def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"MILLRACE_RUNTIME_DIR": f"{tmp_path}/rt"}
+    """The command's end: of the code that is installed, not of this checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["MILLRACE_RUNTIME_DIR"] = f"{tmp_path}/rt"
     return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -138,3 +147,51 @@ def test_an_editable_install_is_found_beside_a_folder_of_the_same_name(tmp_path:
     install(python, "--editable", copied(tmp_path))
     ended = ran(tmp_path, python, "-c", "import millrace; print(millrace.ModelConfig.__module__)")
     assert ended.stdout == "millrace.model_manager.wire.config\n", ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", OTHER_PYTHONS)
+def test_a_wheel_and_an_editable_install_work_on_each_other_python(wheel: Path, tmp_path: Path, version: str) -> None:
+    uv, python = uv_command(), tmp_path / "venv/bin/python"
+    if not (interpreter := found_python(uv, version)):
+        pytest.skip(f"Python {version} is neither on PATH, nor among the Pythons of pyenv and uv")
+    pip_install = (uv, "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / "requirements.txt")
+    expect(tmp_path, uv, "venv", "--quiet", "--python", interpreter, tmp_path / "venv")
+    expect(tmp_path, *pip_install, f"beam-millrace[serve,traces] @ {wheel.as_uri()}")
+    assert int(expect(tmp_path, python, "-I", "-c", IMPORTS_ALL)) > 100
+
+    (tmp_path / "p.txt").write_text("What is the capital of Mexico?\nAnd of Peru?\n")
+    job = ("run", "--input", "p.txt", "--output", "out/c", "--backend", "fake", "--linger", "0")
+    expect(tmp_path, python.with_name("millrace"), *job)
+    (completions,) = (tmp_path / "out").glob("c-*.jsonl")
+    assert len(completions.read_text().splitlines()) == 2
+
+    expect(tmp_path, *pip_install, "--no-deps", "--editable", copied(tmp_path))
+    place = expect(tmp_path, python, "-I", "-c", "import millrace; print(millrace.__file__, millrace.ModelConfig)")
+    assert place.startswith(str(tmp_path / "copy"))
+
+
+def uv_command() -> Path:
+    """uv, which makes the environment of the tests (Makefile), or another one on PATH."""
+    beside = Path(sys.executable).with_name("uv")
+    return beside if beside.is_file() else Path(shutil.which("uv") or "uv")
+
+
+def found_python(uv: Path, version: str) -> Path | None:
+    """A Python of this version: one on PATH, of pyenv, or of uv. pyenv's links on PATH may lead to no Python."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    find = (uv, "python", "find", "--managed-python", "--no-python-downloads", version)
+    managed = subprocess.run(find, capture_output=True, text=True, check=False).stdout.strip()
+    found = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python")), managed]
+    return next((Path(each) for each in found if each and answers(each)), None)
+
+
+def answers(python: str | Path) -> bool:
+    return not subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode
+
+
+def expect(tmp_path: Path, *command: str | Path) -> str:
+    """What a command that must succeed prints."""
+    ended = ran(tmp_path, *command)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
