@@ -89,12 +89,15 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 async def _take_events(response: aiohttp.ClientResponse, take: Callable[[bytes], None]) -> None:
     """Server-sent events whose data are one line each."""
-    rest = b""
+    rest = bytearray()
     async for part in _parts(response):
-        *lines, rest = (rest + part).split(b"\n")
+        rest += part
+        if b"\n" not in part:  # a long line is not copied for each of its parts
+            continue
+        *lines, rest = rest.split(b"\n")
         for line in lines:
             if line.startswith(_DATA):
-                take(line.removeprefix(_DATA).strip())
+                take(bytes(line.removeprefix(_DATA).strip()))
 
 
 async def _parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

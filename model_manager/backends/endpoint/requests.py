@@ -38,6 +38,18 @@ class _Entry:
     """When the first token that is kept had come."""
     num_kept: int = 0
     """Tokens that are kept, of those that this engine's servers have generated."""
+    text: str = ""
+    """Of these tokens."""
+
+    def so_far(self, reason: FinishReason) -> Answer:
+        """What is kept, as the answer of a request that ends for this reason."""
+        request = self.request
+        return Answer(
+            text=request.output_text + self.text,
+            finish_reason=reason,
+            num_tokens=len(request.output_token_ids) + self.num_kept,
+        )
+
     task: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None
 
@@ -85,12 +97,15 @@ class Requests:
         self._pump()
 
     def abort(self, request_id: str) -> None:
-        """End a request without an answer."""
+        """End a request, with what it has."""
         if (entry := self._entries.get(request_id)) is not None:
-            self._finish(entry, self._output(entry, Answer(finish_reason=FinishReason.ABORT)))
+            self._finish(entry, self._output(entry, entry.so_far(FinishReason.ABORT)))
 
     def _expire(self, request_id: str) -> None:
         entry = self._entries[request_id]
+        if (answer := entry.so_far(FinishReason.DEADLINE)).num_tokens:
+            self._finish(entry, self._output(entry, answer))
+            return
         error = DeadlineExceeded(f"no token after deadline={entry.request.params.deadline} seconds")
         self._finish(entry, Failure(request_id, error.info()))
 
@@ -121,6 +136,7 @@ class Requests:
         now, count = self._loop.time(), len(kept.token_ids)
         entry.first_token = now if entry.first_token is None else entry.first_token
         entry.num_kept += count
+        entry.text += kept.text
         self._count(now, count)
         self.mailbox.keep(kept)
 

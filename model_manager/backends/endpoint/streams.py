@@ -120,7 +120,11 @@ class AnswerStream:
             self._unsettled.add(more)
 
     def _leaves_gap(self, piece: Piece) -> bool:
-        """Whether there is text without its tokens, fewer tokens than the server counts, or no prompt for them."""
+        """Whether there is text without its tokens, fewer tokens than the server counts, so many that none is left to
+        ask for, or no prompt for them.
+        """
+        if len(self._request.output_token_ids) + self._num_tokens >= self._request.params.max_tokens:
+            return True
         if piece.finish_reason is None and piece.num_tokens not in (0, self._num_tokens):
             return True
         prompts = (each.prompt_token_ids for each in (self._request, self._told, self._unsettled, piece))

@@ -13,7 +13,7 @@ from millrace.model_manager.backends.endpoint.dialects import Garbled
 from millrace.model_manager.backends.endpoint.llama_completion import LlamaCompletion
 from millrace.model_manager.backends.endpoint.streams import AnswerStream, Kept, whole
 from millrace.model_manager.client.election import MANAGER_COMMAND
-from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, no_long_waits, servers, text
 from tests.model_manager.backends.stand_in_server import Servers, text_for
@@ -88,14 +88,26 @@ def test_an_inference_process_that_is_killed_loses_no_token_that_came(
         assert output.num_generated == len(text_for(name)) + 1
 
 
+def test_a_request_that_ends_early_has_what_came(servers: Servers) -> None:
+    server = servers.start(lambda _prompt, _tries: ("pieces", 5))
+    with engine_for(server.url, **OPTIONS["/completion"]) as engine:
+        engine.add(asked(PROMPT, max_tokens=100))
+        while engine.stats().generated_tokens < len(KEPT):
+            engine.step()
+        engine.abort(PROMPT)
+        (output,) = drained(engine).values()
+    assert isinstance(output, Output)
+    assert (output.text, output.num_generated, output.finish_reason) == (KEPT, len(KEPT), FinishReason.ABORT)
+
+
 PIECES = st.lists(
     st.tuples(st.text(st.sampled_from("ab"), max_size=2), st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=9
 )
 """Text, how many tokens it has, and whether the server leaves the first of them out (0)."""
 
 
-@given(PIECES, st.integers(0, 9))
-def test_what_is_kept_and_the_rest_are_the_whole(made: list[tuple[str, int, int]], most: int) -> None:
+@given(PIECES, st.integers(0, 9), st.integers(1, 30))
+def test_what_is_kept_and_the_rest_are_the_whole(made: list[tuple[str, int, int]], most: int, budget: int) -> None:
     events, count = [], 0
     for words, tokens, luck in made:
         ids = list(range(count, count + tokens))
@@ -103,7 +115,7 @@ def test_what_is_kept_and_the_rest_are_the_whole(made: list[tuple[str, int, int]
         fields = {"content": words, "tokens": ids[luck == 0 :], "tokens_predicted": count}
         events.append(msgspec.json.encode(fields))
     told: list[Kept] = []
-    request = Request("id", [], SamplingParams(max_tokens=100), text="x")
+    request = Request("id", [], SamplingParams(max_tokens=budget), text="x")
     stream = AnswerStream(request, LlamaCompletion(), told.append)
     for event in events[:most]:
         stream.take(event)
@@ -112,6 +124,7 @@ def test_what_is_kept_and_the_rest_are_the_whole(made: list[tuple[str, int, int]
     rest = stream.rest()
     assert rest.output_token_ids == [each for kept in told for each in kept.token_ids]
     assert rest.output_token_ids == list(range(len(rest.output_token_ids)))
+    assert len(rest.output_token_ids) < budget
     covered = next(
         number for number in range(len(made)) if sum(each[1] for each in made[:number]) == len(rest.output_token_ids)
     )
