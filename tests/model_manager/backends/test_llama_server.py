@@ -62,22 +62,29 @@ def greedy(client: EngineClient, *, chats: bool) -> list[Output]:
     futures = []
     for index, prompt in enumerate(CAPITALS + SUMS):
         said: Any = [{"role": "user", "content": prompt}] if chats else prompt
-        futures.append(client.submit(said, SamplingParams(max_tokens=1 + index % 24), request_id=prompt))
+        name = f"{prompt}{' as a chat' * chats}"
+        futures.append(client.submit(said, SamplingParams(max_tokens=1 + index % 24), request_id=name))
     return [future.result(PATIENCE) for future in futures]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[Output]]:
+    """Our engine's answers, by whether they are chats'."""
+    config = ModelConfig(model=EMBEDDED_MODEL, dtype="float32", num_threads=1)
+    runtime = tmp_path_factory.mktemp("ours") / "run"
+    with EngineClient.open(config, manager=ManagerConfig(linger=0), runtime=runtime, chat=False) as ours:
+        return {chats: greedy(ours, chats=chats) for chats in (False, True)}
 
 
 @pytest.mark.parametrize("dialect", ["openai", "openai-completions", "llama-completion"])
 def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_parameters(
-    family: Family, machine: Machine, model: Path, tmp_path: Path, dialect: str
+    family: Family, machine: Machine, model: Path, expected: dict[bool, list[Output]], dialect: str
 ) -> None:
-    ours = ModelConfig(model=EMBEDDED_MODEL, dtype="float32", num_threads=1)
     chats = dialect == "openai"
-    with EngineClient.open(ours, manager=ManagerConfig(linger=0), runtime=tmp_path / "ours", chat=chats) as beside:
-        expected = greedy(beside, chats=chats)
     client = opened(machine, model, dialect)
     found = greedy(client, chats=chats)
-    assert sum(one.text != other.text for one, other in zip(found, expected, strict=True)) <= DIFFER
-    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected]
+    assert sum(one.text != other.text for one, other in zip(found, expected[chats], strict=True)) <= DIFFER
+    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected[chats]]
     assert all(each.num_generated <= 1 + index % 24 for index, each in enumerate(found))
 
     hot: dict[str, Any] = {"temperature": 20.0, "seed": 3, "max_tokens": 12, "logit_bias": {END: -100}}
