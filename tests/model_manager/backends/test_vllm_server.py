@@ -1,4 +1,7 @@
-"""vLLM's own OpenAI server, started by millrace: its greedy answers are those of our engine."""
+"""vLLM's own OpenAI server, started by millrace: its greedy answers to chats are those of our engine.
+
+An answer that goes on from its tokens goes on at the route of completions.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def opened(folder: Path, **settings: Any) -> EngineClient:
         manager=ManagerConfig(linger=0),
         runtime=folder,
         job="job",
-        chat=False,
+        chat=True,
         manager_command=MANAGER_COMMAND,
     )
 
@@ -46,7 +49,7 @@ def test_vllms_server_answers_as_our_engine_does_and_is_started_again_when_it_is
     family: Family, engine_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     program = f"{engine_python('vllm')} {VLLM_SERVER}"
-    options = {"preset": "vllm", "dialect": "openai-completions", "command": program}
+    options = {"preset": "vllm", "command": program}
     with opened(tmp_path / "ours", model=EMBEDDED_MODEL, dtype="float32", num_threads=1) as ours:
         expected = greedy(ours)
     model = str(resolve(EMBEDDED_MODEL))
