@@ -5,7 +5,7 @@
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
 #                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
 #   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, and with servers: Triton, Ray Serve and
-#                llama.cpp's (pytriton, ray, xllamacpp), and with clients (openai_clients, openai_node, schemathesis,
+#                llama.cpp's (pytriton, ray), and with clients (openai_clients, openai_node, schemathesis,
 #                lm_eval, guidellm), in environments made on first use;
 #                ENGINES="openvino vllm" make test-engines those with these
 #   make test-long  test-slow, test-runners and test-engines in one: some compute while others wait

@@ -1,6 +1,6 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
 each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
-(benchmarks.server), and a simulated fleet (benchmarks.simulation).
+(benchmarks.server), a simulated fleet (benchmarks.simulation), and greedy answers that differ (benchmarks.agreement).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def small_table(figures: dict[str, Any]) -> str:
 def _lines(figures: dict[str, Any]) -> list[list[str]]:
     if "part" in figures:
         return simulated_lines(figures["part"], figures["simulated"])
+    if "differing" in figures:
+        return _differing(figures)
     if "starts" in figures:
         return _starts(figures["starts"])
     if "clients" in figures:
@@ -29,6 +31,16 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
     if "sides" in figures:
         return _constrained(figures)
     return _latencies(figures) if "barrier" in figures else _queues(figures)
+
+
+def _differing(figures: dict[str, Any]) -> list[list[str]]:
+    """Engines, and by how much the likeliest token led where their answers first differ."""
+    head = ["engine", f"answers that differ, of {figures['asked']}", "lead of the likeliest logit there"]
+    rows = [
+        [f"`{name}`", str(len(leads)), ", ".join(f"{lead:.1g}" for lead in leads) or "–"]
+        for name, leads in figures["differing"].items()
+    ]
+    return [head, ["---"] * len(head), *rows]
 
 
 def _starts(starts: list[dict[str, Any]]) -> list[list[str]]:

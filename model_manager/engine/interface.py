@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..wire.errors import InvalidRequest
 from ..wire.logprobs import Logprobs
-from ..wire.messages import Adapter, Failure, Output, Request
+from ..wire.messages import Adapter, Failure, NewText, Output, Request
 from ..wire.status import EngineStats, ModelInfo
 
 Ints = npt.NDArray[np.int32]
@@ -31,6 +31,8 @@ class StepResult:
     """Tokens sampled in this step, by request; only of requests that go on."""
     new_logprobs: dict[str, Logprobs] = field(default_factory=dict)
     """Log-probabilities of the new tokens, for requests that want them."""
+    new_texts: dict[str, NewText] = field(default_factory=dict)
+    """From an engine that takes text: what belongs to the new tokens."""
 
     def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
         """Note one more token of a request that goes on."""

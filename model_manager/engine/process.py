@@ -176,6 +176,7 @@ class EngineLoop:
                     progress=result.new_token_ids,
                     stats=self._engine.stats() if due else None,
                     logprobs=result.new_logprobs,
+                    texts=result.new_texts,
                 )
             )
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ..wire.errors import RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import Failure, FinishReason, NewTokens, Output, Request
+from ..wire.messages import Failure, FinishReason, NewText, NewTokens, Output, Request
 from ..wire.timings import Setback, Timings
 
 Answer = TypeVar("Answer", Output, Failure)
@@ -28,6 +28,10 @@ class Entry:
     """Generated so far, by any engine."""
     logprobs: list[Logprobs] = field(default_factory=list)
     """Log-probabilities of `tokens`, one for each, if the request asks for them."""
+    text: str = ""
+    """Of an engine that takes text: the text of `tokens`."""
+    prompt_token_ids: list[int] = field(default_factory=list)
+    """The prompt's, as far as they are known: an engine that takes text tells its own with the first tokens."""
     streams: dict[int, int] = field(default_factory=dict)
     """Receivers that want the tokens as they are generated, each with how many it has been sent."""
     engine: int | None = None
@@ -50,18 +54,20 @@ class Entry:
     @classmethod
     def of(cls, request: Request, client: int, now: float) -> Self:
         """The entry of a client's request."""
-        entry = cls(request, arrived=now)
+        entry = cls(request, arrived=now, prompt_token_ids=request.prompt_token_ids)
         entry.attach(client, request)
         return entry
 
     def attach(self, client: int, request: Request) -> None:
         """One more client waits, with the same request. It may bring more tokens than are known here, from a manager
         that died: while no engine has the request, these count. Tokens that an ending may replace are not streamed: the
-        engine would have to know (`Request.num_lasting`).
+        engine would have to know (`Request.num_lasting`). Those of an engine that takes text are not either: its client
+        has no tokenizer for them.
         """
         self.receivers.append(client)
         self.orphaned_until = None
-        if request.stream and (self.request.stream or request.params.constraint is None):
+        lasts = self.request.stream or request.params.constraint is None
+        if request.stream and lasts and not request.is_text:
             self.streams[client] = len(request.output_token_ids)
         if self.engine is None and len(request.output_token_ids) > len(self.tokens):
             self.tokens = list(request.output_token_ids)
@@ -86,10 +92,13 @@ class Entry:
                 yield client, NewTokens(self.request.request_id, known, self.tokens[known:], logprobs)
                 self.streams[client] = len(self.tokens)
 
-    def progress(self, tokens: Sequence[int], logprobs: Logprobs | None) -> None:
+    def progress(self, tokens: Sequence[int], logprobs: Logprobs | None, text: NewText | None = None) -> None:
         """Its engine has generated more tokens for it."""
         self.tokens.extend(tokens)
         self.progressed = True
+        if text is not None:
+            self.text += text.text
+            self.prompt_token_ids = self.prompt_token_ids or text.prompt_token_ids
         if logprobs is not None:
             self.logprobs += logprobs.each()
 
@@ -121,7 +130,9 @@ class Entry:
         """The request as it is sent to an engine, with the tokens that earlier engines generated."""
         return msgspec.structs.replace(
             self.request,
+            prompt_token_ids=self.prompt_token_ids,
             output_token_ids=list(self.tokens),
+            output_text=self.text,
             output_logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
             waited=now - self.arrived,
         )
@@ -129,7 +140,7 @@ class Entry:
     @property
     def computed_tokens(self) -> int:
         """Tokens that engines have computed for it. A prompt that has no token yet counts as none."""
-        in_hand = len(self.request.prompt_token_ids) + len(self.tokens) if self.progressed else 0
+        in_hand = len(self.prompt_token_ids) + len(self.tokens) if self.progressed else 0
         return self.lost_tokens + in_hand
 
     @property
@@ -153,9 +164,11 @@ class Entry:
         waited = now - self.arrived
         return Output(
             request_id=self.request.request_id,
-            token_ids=list(self.tokens),
+            token_ids=[] if self.request.is_text else list(self.tokens),
             finish_reason=reason,
             logprobs=Logprobs.join(self.logprobs) if self.logprobs else None,
             timings=Timings(queued=waited, first_token=waited, finished=waited),
-            prompt_tokens=len(self.request.prompt_token_ids),
+            prompt_tokens=len(self.prompt_token_ids),
+            text=self.text,
+            num_tokens=len(self.tokens) if self.request.is_text else None,
         )

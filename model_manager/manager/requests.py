@@ -158,7 +158,7 @@ class Requests:
         """An engine reports one step: note the tokens, answer what ended."""
         for request_id, tokens in report.progress.items():
             if (entry := slot.entries.get(request_id)) is not None:
-                entry.progress(tokens, report.logprobs.get(request_id))
+                entry.progress(tokens, report.logprobs.get(request_id), report.texts.get(request_id))
                 if entry.streams:
                     self._progressed[request_id] = entry
         for output in report.outputs:

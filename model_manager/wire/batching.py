@@ -53,7 +53,7 @@ def _request_size(request: Request) -> int:
     listed = 3 * len(params.logit_bias) + len(params.allowed_token_ids or ())
     tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
     constraint = 0 if params.constraint is None else len(params.constraint.key()) // _BYTES_PER_TOKEN
-    text = len(request.text) + sum(len(repr(each)) for each in request.messages)
+    text = len(request.text) + len(request.output_text) + sum(len(repr(each)) for each in request.messages)
     return tokens + listed + constraint + text + _tokens_worth(request.output_logprobs)
 
 

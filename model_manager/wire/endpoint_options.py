@@ -65,7 +65,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_connections: int = 64
     """Most requests in flight at one server."""
     extra_parameters: str = ""
-    """Sampling parameters beyond OpenAI's that the servers take by vLLM's names, with commas between them."""
+    """Sampling parameters beyond OpenAI's that the servers take by vLLM's names, with commas between them. With
+    `return_token_ids` answers are read as streams of token ids, from which another try goes on."""
     max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """What an OpenAI server calls the most tokens of an answer."""
 

@@ -13,7 +13,7 @@ import msgspec
 from .config import ModelConfig
 from .errors import ErrorInfo
 from .logprobs import Logprobs
-from .messages import Cancel, Failure, Message, Output, Submit
+from .messages import Cancel, Failure, Message, NewText, Output, Submit
 from .status import EngineStats, ModelInfo
 
 
@@ -51,6 +51,8 @@ class StepReport(Message, frozen=True, omit_defaults=True):
     stats: EngineStats | None = None
     logprobs: dict[str, Logprobs] = msgspec.field(default_factory=dict)
     """Log-probabilities of the tokens in `progress`, for requests that ask for them."""
+    texts: dict[str, NewText] = msgspec.field(default_factory=dict)
+    """From an engine that takes text: what belongs to the tokens in `progress`."""
 
 
 class Heartbeat(Message, frozen=True):

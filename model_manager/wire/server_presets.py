@@ -31,7 +31,7 @@ class Preset:
 PRESETS = {
     "vllm": Preset(
         "vllm serve {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",
-        extra_parameters=f"{_VLLM},constraint",
+        extra_parameters=f"{_VLLM},constraint,return_token_ids",
     ),
     "aphrodite": Preset(
         "aphrodite run {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",

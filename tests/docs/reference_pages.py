@@ -322,7 +322,7 @@ def _abilities(backend: Backend) -> dict[str, str]:
         "stop strings": yes("stop" in parameters) + by_dialect,
         "priorities": yes("priority" in parameters),
         "LoRA": yes("max_loras" in settings),
-        "goes on from tokens after its death": _GO_ON[backend.continues],
+        "goes on from tokens after its death": _GO_ON[backend.continues] + by_dialect,
         "takes": backend.takes,
         "weights": backend.files if backend.fetches_files else "the server's",
         "`quantization`": ", ".join(_quantizations(backend)) or "–",
@@ -363,10 +363,11 @@ def _facts(backend: Backend) -> dict[str, str]:
 
 
 def _after_death(backend: Backend) -> str:
+    where = "" if backend.fetches_files else f"[where the server gives tokens]({_GIVE_TOKENS}) "
     if not backend.penalties_of_output:
         return _AFTER_DEATH[backend.continues]
     penalties = " or ".join(f"`{name}`" for name in backend.penalties_of_output)
-    return f"{_AFTER_DEATH[backend.continues]}; starts again with {penalties}"
+    return f"{where}{_AFTER_DEATH[backend.continues]}; starts again with {penalties}"
 
 
 def _filled(text: str) -> Iterator[str]:
@@ -374,6 +375,7 @@ def _filled(text: str) -> Iterator[str]:
 
 
 _DIALECTS = "../how-to/servers.md#dialects"
+_GIVE_TOKENS = "../how-to/servers.md#answers-that-go-on-from-their-tokens"
 _GO_ON = {"all": "all rows", "unseeded": "all but seeded samples", "greedy": "greedy rows", "none": "–"}
 _AFTER_DEATH = {
     "all": "continues from its tokens",

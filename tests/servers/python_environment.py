@@ -14,7 +14,6 @@ from tests.servers.installed import installed
 PACKAGES = {
     "pytriton": ("nvidia-pytriton==0.7.0",),
     "ray": ("ray[serve]==2.60.0",),
-    "xllamacpp": ("xllamacpp==2026.10.11549",),
     "openai_clients": ("instructor==1.17.0", "litellm==1.110.2", "langchain-openai==1.7.4"),
     "schemathesis": ("schemathesis==4.32.5",),
     "kubernetes_validate": ("kubernetes-validate==1.37.0",),

@@ -5,6 +5,7 @@ Knows no dialect.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -23,8 +24,10 @@ class Connections(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def send(self, base: str, call: Call) -> Reply:
-        """What a server replies to a request; raises TryFailed if no whole reply comes."""
+    async def send(self, base: str, call: Call, take: Callable[[bytes], None] | None = None) -> Reply:
+        """What a server replies to a request; raises TryFailed if no whole reply comes. `take` gets the data of each
+        event as it comes, if the reply is a stream, which leaves its body empty.
+        """
 
     async def probe(self, base: str, call: Call) -> Reply:
         """What it replies to a question about itself, in the time that a connection may take."""

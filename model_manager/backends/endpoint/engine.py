@@ -4,7 +4,7 @@
     (the inference process's thread)     (the loop's thread)     (the inference process's thread)
 
 Only the loop's thread touches requests, so each ends once (`in_flight.py`).
-Servers keep no part of an answer for another try, so there is no progress to report and no stream to read.
+Where a stream gives tokens from which another try can go on, they are reported as they come (`streams.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...engine.interface import StepResult
 from ...wire.config import ModelConfig
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest
-from ...wire.messages import Request
+from ...wire.messages import NewText, Request
 from ...wire.status import EngineStats, ModelInfo
 from ..model_info import info_of
 from .dialects import Dialect
@@ -124,6 +124,10 @@ class EndpointEngine:
         for answer in self._core.mailbox.take(_WAIT):
             self._known.remove(answer.request_id)
             result.add(answer)
+        for kept in self._core.mailbox.take_kept():
+            if kept.request_id in self._known:
+                result.new_token_ids[kept.request_id] = kept.token_ids
+                result.new_texts[kept.request_id] = NewText(kept.text, kept.prompt_token_ids)
         return result
 
     def stats(self) -> EngineStats:

@@ -9,6 +9,7 @@ import asyncio
 import struct
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from ...engine.counters import Throughput
 from ...wire.config import ModelConfig
@@ -23,6 +24,7 @@ from .dialects import Answer, Dialect
 from .mailbox import Mailbox
 from .probing import probe
 from .sending import Sender
+from .streams import Kept
 
 
 @dataclass
@@ -32,6 +34,22 @@ class _Entry:
     request: Request
     added: float
     started: float | None = None
+    first_token: float | None = None
+    """When the first token that is kept had come."""
+    num_kept: int = 0
+    """Tokens that are kept, of those that this engine's servers have generated."""
+    text: str = ""
+    """Of these tokens."""
+
+    def so_far(self, reason: FinishReason) -> Answer:
+        """What is kept, as the answer of a request that ends for this reason."""
+        request = self.request
+        return Answer(
+            text=request.output_text + self.text,
+            finish_reason=reason,
+            num_tokens=len(request.output_token_ids) + self.num_kept,
+        )
+
     task: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None
 
@@ -79,12 +97,15 @@ class EndpointRequests:
         self._pump()
 
     def abort(self, request_id: str) -> None:
-        """End a request without an answer."""
+        """End a request, with what it has."""
         if (entry := self._entries.get(request_id)) is not None:
-            self._finish(entry, self._output(entry, Answer(finish_reason=FinishReason.ABORT)))
+            self._finish(entry, self._output(entry, entry.so_far(FinishReason.ABORT)))
 
     def _expire(self, request_id: str) -> None:
         entry = self._entries[request_id]
+        if (answer := entry.so_far(FinishReason.DEADLINE)).num_tokens:
+            self._finish(entry, self._output(entry, answer))
+            return
         error = DeadlineExceeded(f"no token after deadline={entry.request.params.deadline} seconds")
         self._finish(entry, Failure(request_id, error.info()))
 
@@ -100,7 +121,7 @@ class EndpointRequests:
 
     async def _run(self, entry: _Entry) -> None:
         try:
-            answer = await self._sender.send(entry.request)
+            answer = await self._sender.send(entry.request, partial(self._keep, entry))
             self._finish(entry, self._output(entry, answer))
         except RequestError as error:
             self._finish(entry, Failure(entry.request.request_id, error.info()))
@@ -109,6 +130,19 @@ class EndpointRequests:
         finally:
             self._running -= 1
             self._pump()
+
+    def _keep(self, entry: _Entry, kept: Kept) -> None:
+        """Its answer has more tokens."""
+        now, count = self._loop.time(), len(kept.token_ids)
+        entry.first_token = now if entry.first_token is None else entry.first_token
+        entry.num_kept += count
+        entry.text += kept.text
+        self._count(now, count)
+        self.mailbox.keep(kept)
+
+    def _count(self, now: float, generated: int) -> None:
+        self._generated_tokens += generated
+        self._throughput.add(now, generated)
 
     def _finish(self, entry: _Entry, result: Output | Failure) -> None:
         """A request's one result."""
@@ -125,15 +159,15 @@ class EndpointRequests:
         now, waited = self._loop.time(), entry.request.waited
         self._prompt_tokens += answer.prompt_tokens
         self._cached_tokens += answer.cached_tokens
-        self._generated_tokens += answer.num_tokens
-        self._throughput.add(now, answer.num_tokens)
+        self._count(now, max(0, answer.num_tokens - len(entry.request.output_token_ids) - entry.num_kept))
         started = now if entry.started is None else entry.started
-        finished = waited + now - entry.added
+        first_token = now if entry.first_token is None else entry.first_token
+        queued, first_token, finished = (waited + each - entry.added for each in (started, first_token, now))
         return Output(
             request_id=entry.request.request_id,
             token_ids=[],
             finish_reason=answer.finish_reason,
-            timings=Timings(queued=waited + started - entry.added, first_token=finished, finished=finished),
+            timings=Timings(queued=queued, first_token=first_token, finished=finished),
             prompt_tokens=answer.prompt_tokens,
             cached_tokens=answer.cached_tokens,
             stop_reason=answer.stop_reason,

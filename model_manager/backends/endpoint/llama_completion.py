@@ -15,6 +15,7 @@ import msgspec
 from ...wire.errors import InvalidRequest
 from ...wire.messages import FinishReason, Request
 from .dialects import Answer, Call, Garbled, TextDialect, parsed
+from .streams import StreamPiece, TokenIdList, goes_on
 
 _SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
 _OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop"))
@@ -30,6 +31,8 @@ class _Completed(msgspec.Struct):
     stopping_word: str = ""
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
+    tokens: TokenIdList | None = None
+    """Of one event of a stream."""
     truncated: bool = False
     """The prompt, or what was generated, was cut to fit the slot's context."""
 
@@ -40,34 +43,60 @@ class LlamaCompletion(TextDialect):
     name = "llama-completion"
     parameters = _OTHERS | frozenset(_SAME)
     probes: tuple[Call, ...] = (Call("/props"),)
+    needs_prompt_token_ids = False
+
+    def streams(self, request: Request) -> bool:
+        """Streams carry tokens, but in servers that are older than that."""
+        return goes_on(request.params)
 
     def call(self, request: Request) -> Call:
-        """All parameters; seeds have 32 bits there, and the largest draws another each time."""
-        params = request.params
-        fields: dict[str, Any] = {"prompt": request.text, "n_predict": params.max_tokens, "stop": list(params.stop)}
+        """All parameters; seeds have 32 bits there, and the largest draws another each time. A prompt of several parts
+        is text and the tokens to go on from.
+        """
+        params, given = request.params, request.output_token_ids
+        fields: dict[str, Any] = {"prompt": [request.text, *given] if given else request.text}
+        fields |= {"n_predict": params.max_tokens - len(given), "stop": list(params.stop)}
         fields |= {name: getattr(params, name) for name in _SAME}
         fields |= {"top_k": params.top_k, "repeat_penalty": params.repetition_penalty}
         fields["logit_bias"] = [[token, bias] for token, bias in params.logit_bias.items()]
         if params.seed is not None:
             fields["seed"] = params.seed % (2**32 - 1)
+        if self.streams(request):
+            fields["stream"] = True
         return Call("/completion", msgspec.json.encode(fields))
 
     def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
         """The text without the stop string, which the server leaves out."""
         del request, headers
         found = parsed(body, _Completed)
-        if found.truncated:
-            raise InvalidRequest(
-                "prompt: with its answer it is longer than a slot of the server's context, which cut it; give the"
-                " server a larger --ctx-size, which its slots (--parallel) divide"
-            )
-        is_limit = found.stopped_limit or found.stop_type == "limit"
-        if not (is_limit or found.stopped_eos or found.stopped_word or found.stop_type in ("eos", "word")):
-            raise Garbled("its answer does not say why it ended")
         return Answer(
             text=found.content,
-            finish_reason=FinishReason.LENGTH if is_limit else FinishReason.STOP,
+            finish_reason=_ending(found),
             stop_reason=found.stopping_word or None,
             num_tokens=found.tokens_predicted,
             prompt_tokens=found.tokens_evaluated,
         )
+
+    def piece(self, event: bytes) -> StreamPiece:
+        """The last one says how it ended; its own text stands in those before."""
+        found = parsed(event, _Completed)
+        return StreamPiece(
+            text=found.content,
+            token_ids=found.tokens,
+            num_tokens=found.tokens_predicted,
+            finish_reason=_ending(found) if found.stop else None,
+            stop_reason=found.stopping_word or None,
+            prompt_tokens=found.tokens_evaluated,
+        )
+
+
+def _ending(found: _Completed) -> FinishReason:
+    if found.truncated:
+        raise InvalidRequest(
+            "prompt: with its answer it is longer than a slot of the server's context, which cut it; give the"
+            " server a larger --ctx-size, which its slots (--parallel) divide"
+        )
+    is_limit = found.stopped_limit or found.stop_type == "limit"
+    if not (is_limit or found.stopped_eos or found.stopped_word or found.stop_type in ("eos", "word")):
+        raise Garbled("its answer does not say why it ended")
+    return FinishReason.LENGTH if is_limit else FinishReason.STOP

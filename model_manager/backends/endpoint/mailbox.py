@@ -1,21 +1,37 @@
-"""Results on their way from the event loop's thread to the inference process's."""
+"""Results on their way from the event loop's thread to the inference process's, and the tokens that are kept before."""
 
 from __future__ import annotations
 
 import queue
+import threading
 
 from ...wire.messages import Failure, Output
+from .streams import Kept
 
 
 class Mailbox:
-    """Results in order, and at most one error that ends everything."""
+    """Results in order, and at most one error that ends everything. Tokens wait until somebody looks at results."""
 
     def __init__(self) -> None:
         self._results: queue.SimpleQueue[Output | Failure | Exception] = queue.SimpleQueue()
+        self._kept: dict[str, Kept] = {}
+        self._lock = threading.Lock()
+        """For `_kept`."""
 
     def put(self, result: Output | Failure) -> None:
         """A request has ended."""
         self._results.put(result)
+
+    def keep(self, kept: Kept) -> None:
+        """A request has more tokens."""
+        with self._lock:
+            self._kept.setdefault(kept.request_id, Kept(kept.request_id)).add(kept)
+
+    def take_kept(self) -> list[Kept]:
+        """The tokens since the last call."""
+        with self._lock:
+            kept, self._kept = self._kept, {}
+        return list(kept.values())
 
     def fail(self, error: Exception) -> None:
         """No request can go on."""

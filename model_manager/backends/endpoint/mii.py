@@ -33,6 +33,7 @@ class MiiOpenAI(OpenAI):
         self.name = "mii-chat" if chat else "mii-completions"
         self._names = _OPENAI
         self._constraints = frozenset()
+        self._gives_tokens = False
 
     def check(self, request: Request) -> None:
         """Raises InvalidRequest for what cannot be asked for."""

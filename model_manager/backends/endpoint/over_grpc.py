@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -66,8 +67,9 @@ class GrpcConnections:
         for channel in self._channels.values():
             channel.close()
 
-    async def send(self, base: str, call: Call) -> Reply:
-        """Call a method."""
+    async def send(self, base: str, call: Call, take: Callable[[bytes], None] | None = None) -> Reply:
+        """Call a method, which streams nothing."""
+        del take
         return await self._ask(base, call, self._options.timeout)
 
     async def probe(self, base: str, call: Call) -> Reply:

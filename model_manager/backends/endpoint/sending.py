@@ -19,11 +19,12 @@ from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.messages import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Answer, Call, Dialect, Garbled, plausible, sound
+from .dialects import Answer, Dialect, Garbled, plausible, sound
 from .hiding import without_key
-from .judging import TryFailed, judge
+from .judging import Reply, TryFailed, judge
 from .limits import RateLimit, UsedPart
 from .retrying import LEAST_BUSY, backoff
+from .streams import AnswerStream, StreamDialect, Tell, whole
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,12 @@ class Sender:
         """Requests come after a time without any: only from now on is silence a bad sign."""
         self._good_sign()
 
-    async def send(self, request: Request) -> Answer:
-        """The answer; raises RequestError if there is none for this request, ModelError if there is none for any."""
-        call, work = self._dialect.call(request), _work(request)
+    async def send(self, request: Request, tell: Tell) -> Answer:
+        """The answer; raises RequestError if there is none for this request, ModelError if there is none for any.
+
+        `tell` gets the tokens that are kept for another try as they come.
+        """
+        work = _work(request)
         tries, failures, retried = 0, 0, list[float]()
         asked: set[Server] = set()
         while True:
@@ -70,9 +74,11 @@ class Sender:
             place = await self._balancer.enter(work, avoided=asked)
             began = self._clock()
             asked.add(place.server)
+            stream = self._stream(request, tell)
             try:
-                answer = await self._try(request, call, place)
+                answer = await self._try(request, stream, place)
             except TryFailed as failure:
+                request = request if stream is None else stream.rest()
                 if failure.is_busy:
                     self._tokens.add(taken)
                 await self._failed(place.server, failure, was_test=place.is_test)
@@ -94,13 +100,19 @@ class Sender:
             self._tokens.add(taken - used)
             self._used.learn(work, used)
 
-    async def _try(self, request: Request, call: Call, place: Place) -> Answer:
+    def _stream(self, request: Request, tell: Tell) -> AnswerStream | None:
+        if isinstance(self._dialect, StreamDialect) and self._dialect.streams(request):
+            return AnswerStream(request, self._dialect, tell)
+        return None
+
+    async def _try(self, request: Request, stream: AnswerStream | None, place: Place) -> Answer:
         """One try; the server's circuit learns of an answer."""
         server = place.server
         try:
-            reply = await self._connections.send(self._dialect.base(server.url), call)
+            call, take = self._dialect.call(request), None if stream is None else stream.take
+            reply = await self._connections.send(self._dialect.base(server.url), call, take)
             judge(reply, server.url, self._options, was_there=self._dialect.needs_probes)
-            answer = sound(self._dialect.read(request, reply.body, reply.headers))
+            answer = sound(whole(self._read(request, stream, reply), request))
         except Garbled as error:
             raise TryFailed(f"{server.url}: {without_key(str(error), self._options.key())}") from None
         except MillraceError:
@@ -120,6 +132,11 @@ class Sender:
                 *(server.url, answer.prompt_tokens, answer.num_tokens),
             )
         return counted
+
+    def _read(self, request: Request, stream: AnswerStream | None, reply: Reply) -> Answer:
+        if stream is not None and not reply.body:
+            return stream.answer()
+        return self._dialect.read(request, reply.body, reply.headers)
 
     def _answered(self, server: Server) -> None:
         if not server.circuit.is_closed:

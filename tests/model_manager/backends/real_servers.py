@@ -6,9 +6,12 @@ A mark in the environment tells which processes belong to a test: those that it 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import sysconfig
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +33,11 @@ from tests.waiting import eventually
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE = 300.0
 """Seconds; Ray takes half a minute to start on a busy machine."""
+VLLM_SERVER = (
+    "-m vllm.entrypoints.openai.api_server --model {model} --port {port}"
+    " --max-model-len 512 --gpu-memory-utilization 0.2 --enforce-eager --dtype float32"
+)
+"""What starts vLLM's server with its Python, as the option `command` takes it."""
 _MARK = "MILLRACE_TEST_SERVERS_OF"
 
 
@@ -79,6 +87,34 @@ def environment_of(name: str) -> Path:
 def python_of(name: str) -> Sequence[str]:
     """A command that runs a server's Python, whose own library Triton's stubs find by LD_LIBRARY_PATH."""
     return ("env", f"LD_LIBRARY_PATH={sysconfig.get_config_var('LIBDIR')}", str(environment_of(name)))
+
+
+def serve_config(folder: Path, port: int) -> Path:
+    """What Ray's `serve run` takes, as a user writes it."""
+    application = {
+        "name": "m",
+        "route_prefix": "/",
+        "import_path": "ray_app:app",
+        "args": {"folder": str(folder)},
+        "runtime_env": {"env_vars": {"PYTHONPATH": str(PROGRAMS)}},
+    }
+    config = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
+    path = folder / "serve.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where Ray keeps its files, whose paths must be short; it goes afterwards."""
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

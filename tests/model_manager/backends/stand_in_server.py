@@ -123,6 +123,8 @@ class StandIn:
                 return web.json_response({"choices": [], "data": [], "outputs": []})
             case "binary":
                 return web.Response(body=b"\xff\xfe\x00" * 40, content_type="application/json")
+            case ("pieces", most):
+                return await self._stream(request, fields, most)
             case "hang up":
                 assert request.transport is not None
                 request.transport.abort()
@@ -141,9 +143,29 @@ class StandIn:
             case _:
                 return web.json_response({"error": {"message": f"no {prompt}"}}, status=what)
 
+    async def _stream(self, request: web.Request, fields: Any, most: int) -> web.StreamResponse:
+        """The answer in pieces; from the second try of a prompt on whole, at the first one `most` pieces: then it waits
+        for its release, and hangs up.
+        """
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        events, prompt = pieces(request.path, fields), prompt_of(fields)
+        breaks = self.tries[prompt] == 1
+        for event in events[:most] if breaks else events:
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        if breaks:
+            await self.release.wait()
+            assert request.transport is not None
+            request.transport.abort()
+        else:
+            await response.write(b"data: [DONE]\n\n")
+        return response
+
 
 def prompt_of(fields: dict[str, Any]) -> str:
     """The prompt of a body in any dialect."""
+    if isinstance(fields.get("prompt"), list):
+        return given(fields)[0]
     if "messages" in fields:
         return str(fields["messages"][-1]["content"])
     if isinstance(tensors := fields.get("inputs"), list):
@@ -151,9 +173,40 @@ def prompt_of(fields: dict[str, Any]) -> str:
     return str(next(fields[name] for name in ("prompt", "inputs", "input", "text_input") if name in fields))
 
 
+def given(fields: dict[str, Any]) -> tuple[str, str]:
+    """A prompt, and the beginning of its answer that stands behind it. A token is a character."""
+    parts = fields["prompt"]
+    text = "".join(each if isinstance(each, str) else chr(each) for each in parts)
+    prompt, begins, answered = text.partition("<")
+    return prompt, begins + answered
+
+
 def text_for(prompt: str) -> str:
     """The answer to a prompt."""
     return f"<{prompt}>"
+
+
+def pieces(path: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of the rest of an answer, in vLLM's dialect or llama.cpp's."""
+    prompt, answered = given(fields) if isinstance(fields.get("prompt"), list) else (prompt_of(fields), "")
+    rest = [*text_for(prompt)[len(answered) :], ""]
+    counts = {"prompt_tokens": len(prompt + answered), "completion_tokens": len(rest)}
+    if path == "/completion":
+        return [
+            {"content": each, "tokens": [ord(each)], "stop": False, "tokens_predicted": number + 1}
+            if each
+            else {"content": "", "tokens": [], "stop": True, "stop_type": "eos", "tokens_predicted": len(rest)}
+            | {"tokens_evaluated": counts["prompt_tokens"]}
+            for number, each in enumerate(rest)
+        ]
+    asked = [ord(each) for each in prompt + answered]
+    chats, events = path.endswith("chat/completions"), list[dict[str, Any]]()
+    for number, each in enumerate(rest):
+        told = {"prompt_token_ids": asked} if number == 0 else {}
+        choice = {"index": 0, "token_ids": [ord(each or "\0")], "finish_reason": None if each else "stop"}
+        said = {"delta": {"content": each}} if chats else {"text": each} | told
+        events.append({"choices": [choice | said]} | (told if chats else {}))
+    return [*events, {"choices": [], "usage": counts}]
 
 
 def answer(path: str, fields: dict[str, Any], prompt: str) -> Any:

@@ -1,13 +1,15 @@
-"""Whole jobs, as a user starts them, over each engine, while it is killed, stopped and shared."""
+"""Whole jobs, as a user starts them, over each engine and server, while it is killed, stopped and shared."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,24 @@ import psutil
 import pytest
 
 from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.store import resolve
 from millrace.model_manager.store.cache_folder import cache_folder
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from tests.job_commands import job_command
 from tests.model_manager.backends.gguf_files import write_gguf
+from tests.model_manager.backends.real_servers import (
+    PROGRAMS,
+    VLLM_SERVER,
+    counted,
+    environment_of,
+    python_of,
+    ray_folder,
+    serve_config,
+)
 from tests.model_manager.backends.scenarios import PATIENCE
 from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
 from tests.runtime_folders import status_of
+from tests.servers.processes import free_port
 from tests.waiting import eventually
 
 ROWS = 300
@@ -31,39 +45,97 @@ FLAGS = {
     "vllm": ["--max_num_seqs=16", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
 }
 """Of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
+SERVERS = ("llama-server", "vllm-server", "triton", "ray")
+
+__all__ = ["ray_folder"]
 
 pytestmark = pytest.mark.engines
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_folder: Path) -> Iterator[Path]:
     """A runtime folder and a folder for temporary files of the jobs' own."""
     folder = tmp_path / "rt"
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    assert ray_folder.exists()
     yield folder
     stop_models(folder)
 
 
-@pytest.fixture(scope="module", params=list(FLAGS))
-def flags(
+@dataclass(frozen=True)
+class Subject:
+    """An engine under test, or a server."""
+
+    flags: list[str]
+    """Of `millrace run`."""
+    is_server: bool = False
+    has_model: bool = True
+    """It generates tokens; else its answers are the prompts' own words."""
+
+    def pid(self, runtime: Path) -> int | None:
+        """The process that answers: the inference process, or the server that it has started."""
+        found = [psutil.Process(pid) for pid in engines_of(runtime)]
+        if self.is_server:
+            below = [child for engine in found for child in engine.children(recursive=True)]
+            found = [process for process in below if listens(process)]
+        return found[0].pid if found else None
+
+
+def listens(process: psutil.Process) -> bool:
+    """Whether it takes connections."""
+    with contextlib.suppress(psutil.Error):
+        return any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+    return False
+
+
+def server_flags(name: str, folder: Path) -> list[str]:
+    """A server that millrace starts."""
+    match name:
+        case "llama-server":
+            model = str(write_gguf(folder / "tiny-f32.gguf"))
+            command = shlex.join([*python_of("llama_cpp"), str(PROGRAMS / "llama.py"), "{model}", "{port}"])
+            options = ["preset=llama-server", "dialect=llama-completion"]
+        case "vllm-server":
+            model = str(resolve(EMBEDDED_MODEL))
+            command = f"{environment_of('vllm')} {VLLM_SERVER}"
+            options = ["preset=vllm", "dialect=openai-completions"]
+        case "triton":
+            model = "m"
+            words = [*python_of("pytriton"), str(PROGRAMS / "triton.py"), "{port}", str(free_port()), str(folder)]
+            command, options = shlex.join(words), ["preset=triton", "health=/v2/models/m/ready"]
+        case _:
+            port = free_port()
+            model = str(serve_config(folder, port))
+            command = f"{environment_of('ray').with_name('serve')} run {{model}}"
+            options = ["preset=ray", "dialect=openai-completions", f"port={port}", "served_model=m"]
+    flags = ["--backend=server", f"--model={model}", "--max_num_seqs=8", f"--server_command={command}"]
+    return [*flags, "--backend_options", "hang_timeout=5", *options]
+
+
+@pytest.fixture(scope="module", params=[*FLAGS, *SERVERS])
+def subject(
     request: pytest.FixtureRequest,
     engine_python: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
-) -> list[str]:
-    """Flags of `millrace run` with an engine over the embedded model."""
-    backend: str = request.param
-    engine_python(backend)
-    model = []
-    if backend == "llama_cpp":
-        model = [f"--model={write_gguf(tmp_path_factory.mktemp('models') / 'tiny-f32.gguf')}"]
-    return ["--backend", backend, *model, *FLAGS[backend], "--hang_timeout=5", "--linger=0.5", "--orphan_grace=0.5"]
+) -> Subject:
+    """Over the embedded model, where it is an engine for models."""
+    name: str = request.param
+    folder = tmp_path_factory.mktemp("models")
+    ends = ["--hang_timeout=5", "--linger=0.5", "--orphan_grace=0.5"]
+    if name in SERVERS:
+        return Subject([*ends, *server_flags(name, folder)], is_server=True, has_model=name not in ("triton", "ray"))
+    engine_python(name)
+    model = [f"--model={write_gguf(folder / 'tiny-f32.gguf')}"] if name == "llama_cpp" else []
+    return Subject([*ends, "--backend", name, *model, *FLAGS[name]])
 
 
-def row(number: int) -> dict[str, Any]:
+def row(number: int, *, has_model: bool = True) -> dict[str, Any]:
     """Every row has a length of its own, every third is sampled, every fourth ends at a string if that comes."""
     fields: dict[str, Any] = {"id": f"p{number}", "prompt": f"What is {number} plus {number % 7}?"}
+    if not has_model:
+        return fields | {"prompt": f"slow {fields['prompt']}", "max_tokens": 1 + number % 6}
     fields |= {"max_tokens": 12 + number % 36, "ignore_eos": True}
     if number % 3 == 0:
         fields |= {"temperature": 0.8, "top_p": 0.9}
@@ -73,20 +145,21 @@ def row(number: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def job(folder: Path, rows: int, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def job(folder: Path, rows: int, subject: Subject, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, on so many rows."""
     folder.mkdir(exist_ok=True)
     source = folder / "rows.jsonl"
-    source.write_text("".join(json.dumps(row(number)) + "\n" for number in range(rows)))
-    command = job_command("run", source, folder / "c")
-    with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
+    asked = (row(number, has_model=subject.has_model) for number in range(rows))
+    source.write_text("".join(json.dumps(each) + "\n" for each in asked))
+    command = [*job_command("run", source, folder / "c"), *flags, *subject.flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def complete(process: subprocess.Popen[str], folder: Path, rows: int) -> None:
+def complete(process: subprocess.Popen[str], folder: Path, rows: int, subject: Subject) -> None:
     """The job ends well, with each row answered once and by its own parameters."""
     _, shown = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown
@@ -95,8 +168,10 @@ def complete(process: subprocess.Popen[str], folder: Path, rows: int) -> None:
     for path in folder.glob("c-*.jsonl"):
         for line in path.read_text().splitlines():
             answer = json.loads(line)
-            asked = row(int(answer["id"][1:]))
-            if answer["finish_reason"] == "stop":
+            asked = row(int(answer["id"][1:]), has_model=subject.has_model)
+            if not subject.has_model:
+                assert answer["text"] == counted(asked["prompt"], asked["max_tokens"]), answer
+            elif answer["finish_reason"] == "stop":
                 assert asked.get("stop"), answer
             else:
                 assert answer["usage"]["completion_tokens"] == asked["max_tokens"], answer
@@ -111,16 +186,15 @@ def nothing_at_all_is_left(runtime: Path) -> None:
     eventually(lambda: not [*conversions.glob("*.unfinished")], "the end of conversions")
 
 
-def other_engine(runtime: Path, former: int) -> int:
-    """Wait until another inference process has finished requests; its pid."""
+def successor(subject: Subject, runtime: Path, former: int) -> int:
+    """Wait until another process has finished requests; its pid."""
     before = finished(runtime)
 
     def found() -> int | None:
-        status = status_of(runtime)
-        engines = {process.pid for process in status.processes if process.role == "engine"} if status else set()
-        return next(iter(engines - {former}), None) if finished(runtime) > before else None
+        pid = subject.pid(runtime)
+        return pid if pid != former and finished(runtime) > before else None
 
-    pid: int = eventually(found, "another engine answers")
+    pid: int = eventually(found, "another process answers")
     return pid
 
 
@@ -130,30 +204,32 @@ def finished(runtime: Path) -> int:
 
 
 def test_rows_have_their_own_parameters_and_outlive_a_dead_and_a_hung_engine(
-    runtime: Path, tmp_path: Path, flags: list[str]
+    runtime: Path, tmp_path: Path, subject: Subject
 ) -> None:
-    with job(tmp_path / "out", ROWS, *flags) as process:
-        first = in_full_swing(runtime)["engine"]
+    with job(tmp_path / "out", ROWS, subject) as process:
+        in_full_swing(runtime)
+        first = subject.pid(runtime)
+        assert first is not None
         os.kill(first, signal.SIGKILL)
-        second = other_engine(runtime, first)
+        second = successor(subject, runtime, first)
         os.kill(second, signal.SIGSTOP)
-        complete(process, tmp_path / "out", ROWS)
+        complete(process, tmp_path / "out", ROWS, subject)
     assert not psutil.pid_exists(second)
     nothing_at_all_is_left(runtime)
 
 
 def test_two_jobs_share_an_engine_and_one_that_was_interrupted_is_resumed(
-    runtime: Path, tmp_path: Path, flags: list[str]
+    runtime: Path, tmp_path: Path, subject: Subject
 ) -> None:
-    with job(tmp_path / "a", ROWS // 2, *flags) as first, job(tmp_path / "b", ROWS, *flags) as second:
+    with job(tmp_path / "a", ROWS // 2, subject) as first, job(tmp_path / "b", ROWS, subject) as second:
         eventually(lambda: len(clients_of(runtime)) == 2, "both jobs are there")
         in_full_swing(runtime)
         (shared,) = engines_of(runtime)
         second.send_signal(signal.SIGINT)
         second.communicate(timeout=PATIENCE)
         assert second.returncode == 130
-        complete(first, tmp_path / "a", ROWS // 2)
+        complete(first, tmp_path / "a", ROWS // 2, subject)
         assert engines_of(runtime) <= {shared}
-    with job(tmp_path / "b", ROWS, *flags, "--resume") as second:
-        complete(second, tmp_path / "b", ROWS)
+    with job(tmp_path / "b", ROWS, subject, "--resume") as second:
+        complete(second, tmp_path / "b", ROWS, subject)
     nothing_at_all_is_left(runtime)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(machine: Machine, model: Path, dialect: str) -> EngineClient:
     """A client of a server that millrace starts."""
-    command = shlex.join([*python_of("xllamacpp"), PROGRAM, "{model}", "{port}"])
+    command = shlex.join([*python_of("llama_cpp"), PROGRAM, "{model}", "{port}"])
     options = {"preset": "llama-server", "command": command, "dialect": dialect}
     return machine.open(command=MANAGER_COMMAND, model=str(model), backend="server", backend_options=options)
 
@@ -62,22 +62,29 @@ def greedy(client: EngineClient, *, chats: bool) -> list[Output]:
     futures = []
     for index, prompt in enumerate(CAPITALS + SUMS):
         said: Any = [{"role": "user", "content": prompt}] if chats else prompt
-        futures.append(client.submit(said, SamplingParams(max_tokens=1 + index % 24), request_id=prompt))
+        name = f"{prompt}{' as a chat' * chats}"
+        futures.append(client.submit(said, SamplingParams(max_tokens=1 + index % 24), request_id=name))
     return [future.result(PATIENCE) for future in futures]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[Output]]:
+    """Our engine's answers, by whether they are chats'."""
+    config = ModelConfig(model=EMBEDDED_MODEL, dtype="float32", num_threads=1)
+    runtime = tmp_path_factory.mktemp("ours") / "run"
+    with EngineClient.open(config, manager=ManagerConfig(linger=0), runtime=runtime, chat=False) as ours:
+        return {chats: greedy(ours, chats=chats) for chats in (False, True)}
 
 
 @pytest.mark.parametrize("dialect", ["openai", "openai-completions", "llama-completion"])
 def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_parameters(
-    family: Family, machine: Machine, model: Path, tmp_path: Path, dialect: str
+    family: Family, machine: Machine, model: Path, expected: dict[bool, list[Output]], dialect: str
 ) -> None:
-    ours = ModelConfig(model=EMBEDDED_MODEL, dtype="float32", num_threads=1)
     chats = dialect == "openai"
-    with EngineClient.open(ours, manager=ManagerConfig(linger=0), runtime=tmp_path / "ours", chat=chats) as beside:
-        expected = greedy(beside, chats=chats)
     client = opened(machine, model, dialect)
     found = greedy(client, chats=chats)
-    assert sum(one.text != other.text for one, other in zip(found, expected, strict=True)) <= DIFFER
-    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected]
+    assert sum(one.text != other.text for one, other in zip(found, expected[chats], strict=True)) <= DIFFER
+    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected[chats]]
     assert all(each.num_generated <= 1 + index % 24 for index, each in enumerate(found))
 
     hot: dict[str, Any] = {"temperature": 20.0, "seed": 3, "max_tokens": 12, "logit_bias": {END: -100}}
@@ -102,28 +109,37 @@ def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_paramete
     eventually(lambda: not family.left(), "the end of the server")
 
 
+@pytest.mark.parametrize(("dialect", "goes_on"), [("openai-completions", False), ("llama-completion", True)])
 def test_a_server_of_ours_that_is_killed_in_mid_job_is_started_again(
-    family: Family, machine: Machine, model: Path
+    family: Family, machine: Machine, model: Path, dialect: str, goes_on: bool
 ) -> None:
-    client = opened(machine, model, "openai-completions")
-    params = SamplingParams(max_tokens=150, logit_bias={END: -100})
-    prompts = [f"{prompt} {number}" for prompt in CAPITALS for number in range(8)]
-    futures = {each: client.submit(each, params, request_id=each) for each in prompts}
-    done, _ = wait(futures.values(), PATIENCE, FIRST_COMPLETED)
+    """Of lengths that differ, so that those beside the first one that ends have tokens by then."""
+    client = opened(machine, model, dialect)
+    lengths = {f"{prompt} {number}": 60 + 30 * number for prompt in CAPITALS for number in range(4)}
+
+    def submitted(name: str) -> list[Future[Output]]:
+        params = [SamplingParams(max_tokens=most, logit_bias={END: -100}) for most in lengths.values()]
+        pairs = zip(lengths, params, strict=True)
+        return [client.submit(prompt, each, request_id=f"{name} {prompt}") for prompt, each in pairs]
+
+    whole = [future.result(PATIENCE) for future in submitted("whole")]
+    disturbed = submitted("disturbed")
+    wait(disturbed, PATIENCE, FIRST_COMPLETED)
     kill(main_process(family, PROGRAM))
-    found = {prompt: future.result(PATIENCE) for prompt, future in futures.items()}
-    assert 0 < len(done) < len(prompts)
-    assert {each.num_generated for each in found.values()} == {150}
+    found = [future.result(PATIENCE) for future in disturbed]
     assert machine.model_status().restarts == 1
-    again = [client.submit(each, params, request_id=f"again {each}").result(PATIENCE) for each in prompts[:8]]
-    assert sum(each.text != found[prompt].text for prompt, each in zip(prompts, again, strict=False)) <= DIFFER
+    assert [each.num_generated for each in found] == [*lengths.values()]
+    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in whole]
+    assert sum(one.text != other.text for one, other in zip(found, whole, strict=True)) <= DIFFER
+    again = max(each.recomputed_tokens for each in found if each.setbacks)
+    assert (again > 40) is goes_on, "the first one that ended had 60 tokens, and those beside it about as many"
 
 
 def test_a_remote_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
     family: Family, model: Path, tmp_path: Path
 ) -> None:
     port, bias = str(free_port()), {END: -100}
-    command, url = [*python_of("xllamacpp"), PROGRAM, str(model), port], f"http://127.0.0.1:{port}"
+    command, url = [*python_of("llama_cpp"), PROGRAM, str(model), port], f"http://127.0.0.1:{port}"
     options: dict[str, Any] = {"dialect": "openai-completions", "max_connections": 4, "retries": 1}
     with remote(command, f"{url}/health", tmp_path / "log"):
         with engine_for(url, down_timeout=PATIENCE, **options) as engine:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,6 @@ from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, refusal, text
 from tests.model_manager.backends.real_servers import (
-    PROGRAMS,
     Family,
     counted,
     environment_of,
@@ -24,13 +19,15 @@ from tests.model_manager.backends.real_servers import (
     family,
     kill,
     main_process,
+    ray_folder,
     remote,
+    serve_config,
 )
 from tests.model_manager.manager.machine import Machine, machine
 from tests.servers.processes import free_port
 from tests.waiting import eventually
 
-__all__ = ["family", "machine"]
+__all__ = ["family", "machine", "ray_folder"]
 
 pytestmark = pytest.mark.engines
 
@@ -38,31 +35,10 @@ HELD = {f"held {number} is a row of nine words é": 1 + number % 8 for number in
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The `serve` program; Ray keeps its files, whose paths must be short, in a folder that goes afterwards."""
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", folder)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    try:
-        yield environment_of("ray").with_name("serve")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def config_for(folder: Path, port: int) -> Path:
-    """What `serve run` takes, as a user writes it."""
-    application = {
-        "name": "m",
-        "route_prefix": "/",
-        "import_path": "ray_app:app",
-        "args": {"folder": str(folder)},
-        "runtime_env": {"env_vars": {"PYTHONPATH": str(PROGRAMS)}},
-    }
-    config = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
-    path = folder / "serve.yaml"
-    path.write_text(json.dumps(config))
-    return path
+def serve(ray_folder: Path) -> Path:
+    """The `serve` program, which has a folder for its files."""
+    assert ray_folder.exists()
+    return environment_of("ray").with_name("serve")
 
 
 def replicas(folder: Path) -> dict[int, int]:
@@ -87,7 +63,7 @@ def test_a_replica_that_is_killed_in_mid_job_costs_no_row_and_a_cluster_that_is_
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     options: dict[str, Any] = {"dialect": "openai-completions"}
-    with remote([serve, "run", config_for(tmp_path, port)], f"{url}/-/healthz", tmp_path / "log"):
+    with remote([serve, "run", serve_config(tmp_path, port)], f"{url}/-/healthz", tmp_path / "log"):
         eventually(lambda: len(replicas(tmp_path)) == 2, "two replicas")
         with engine_for(url, **options) as engine:
             for prompt, words in HELD.items():
@@ -112,7 +88,7 @@ def test_a_cluster_of_ours_that_is_killed_in_mid_job_is_started_again_and_ends_w
     family: Family, machine: Machine, tmp_path: Path, serve: Path
 ) -> None:
     port = free_port()
-    config = str(config_for(tmp_path, port))
+    config = str(serve_config(tmp_path, port))
     options: dict[str, Any] = {"preset": "ray", "port": port, "served_model": "m", "dialect": "openai-completions"}
     options |= {"command": f"{serve} run {{model}}"}
     settings: dict[str, Any] = {"model": config, "max_num_seqs": len(HELD), "backend_options": options}

@@ -2,7 +2,7 @@
 
 The answer to a prompt is the prompt's own words, as many as `max_tokens` says, up to a stop word. Each replica writes a
 line into FOLDER/replica-<process id> for each prompt; a prompt that begins with "held" waits until FOLDER/release is
-there.
+there; one that begins with "slow" takes a while.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ class OpenAI:
             seen.write(f"{prompt}\n")
         while prompt.startswith("held") and not (self.folder / "release").exists():
             await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2 * prompt.startswith("slow"))
         words = prompt.split()[: fields["max_tokens"]]
         stop = next((word for word in words if word in fields.get("stop", ())), None)
         words = words[: words.index(stop)] if stop else words

@@ -1,7 +1,8 @@
 """NVIDIA's Triton with a model `m` that counts words: `python triton.py HTTP_PORT GRPC_PORT FOLDER`.
 
 The answer to a prompt is the prompt's own words, as many as `max_tokens` says, up to a stop word. A prompt that begins
-with "held" leaves FOLDER/held and waits until FOLDER/release is there. `temperature` and `seed` stand in the answer.
+with "held" leaves FOLDER/held and waits until FOLDER/release is there; one that begins with "slow" takes a while.
+`temperature` and `seed` stand in the answer.
 """
 
 import os
@@ -56,6 +57,7 @@ def answer(request: Any, folder: Path) -> str:
         (folder / "held").touch()
         while not (folder / "release").exists():
             time.sleep(0.02)
+    time.sleep(0.03 * prompt.startswith("slow"))
     words = prompt.split()[: int(values["max_tokens"])]
     if "random_seed" in values:
         words.append(f"seed={values['random_seed']}")

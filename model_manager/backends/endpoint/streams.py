@@ -1,0 +1,171 @@
+"""An answer that comes in pieces with their token ids, and what of it another try goes on from. Knows no dialect.
+
+    pieces ──► unsettled ──another piece comes──► kept
+
+A piece without text may hold text back: half a character, or what may begin a stop string. So tokens are kept together
+with the next text. What came last is not kept yet: it may have ended the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Protocol, runtime_checkable
+
+import msgspec
+
+from ...wire.backends import BACKENDS
+from ...wire.messages import FinishReason, Request
+from ...wire.sampling import SamplingParams
+from .dialects import Answer, Dialect, Garbled
+
+TokenIdList = list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]]
+_LAST = b"[DONE]"
+
+
+@dataclass(frozen=True)
+class StreamPiece:
+    """What one event of a stream says; what it does not say is at its default."""
+
+    text: str = ""
+    token_ids: Sequence[int] | None = None
+    """The tokens since the last event."""
+    num_tokens: int = 0
+    """Tokens of the whole answer."""
+    prompt_token_ids: Sequence[int] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass
+class Kept:
+    """Tokens of a request that goes on, with their text; `prompt_token_ids` come with the first ones."""
+
+    request_id: str
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    prompt_token_ids: list[int] = field(default_factory=list)
+
+    def add(self, more: Kept) -> None:
+        """Add what follows."""
+        self.token_ids += more.token_ids
+        self.text += more.text
+        self.prompt_token_ids = self.prompt_token_ids or more.prompt_token_ids
+
+
+Tell = Callable[[Kept], None]
+"""Takes tokens that are kept from now on."""
+
+
+@runtime_checkable
+class StreamDialect(Dialect, Protocol):
+    """A dialect in which a request can go on from tokens."""
+
+    needs_prompt_token_ids: bool
+    """Whether its server must have told the prompt's."""
+
+    def streams(self, request: Request) -> bool:
+        """Whether `call` asks for a stream, because the rest of the answer would be the same after its first tokens."""
+
+    def piece(self, event: bytes) -> StreamPiece:
+        """What an event of the stream says; raises Garbled, or RequestError if it is the row's fault."""
+
+
+class AnswerStream:
+    """One try of a request."""
+
+    def __init__(self, request: Request, dialect: StreamDialect, tell: Tell) -> None:
+        self._request = request
+        self._dialect = dialect
+        self._tell = tell
+        self._whole = Answer()
+        self._ended = False
+        self._told = Kept(request.request_id)
+        self._unsettled = Kept(request.request_id)
+        self._num_tokens = 0
+        self._has_all_tokens = True
+
+    def take(self, event: bytes) -> None:
+        """The data of one event; raises Garbled, or RequestError if it is the row's fault."""
+        if event == _LAST:
+            return
+        piece = self._dialect.piece(event)
+        if self._unsettled.text and piece.finish_reason is None and not self._ended:
+            self._settle()
+        self._note(piece)
+        self._add(piece)
+
+    def _note(self, piece: StreamPiece) -> None:
+        """What belongs to the answer as a whole."""
+        whole = self._whole
+        self._ended = self._ended or piece.finish_reason is not None
+        self._whole = replace(
+            whole,
+            text=whole.text + piece.text,
+            finish_reason=piece.finish_reason or whole.finish_reason,
+            stop_reason=whole.stop_reason if piece.stop_reason is None else piece.stop_reason,
+            num_tokens=piece.num_tokens or whole.num_tokens,
+            prompt_tokens=piece.prompt_tokens or whole.prompt_tokens,
+            cached_tokens=piece.cached_tokens or whole.cached_tokens,
+        )
+
+    def _add(self, piece: StreamPiece) -> None:
+        """From the first gap on no token is kept."""
+        self._num_tokens += len(piece.token_ids or ())
+        more = Kept("", list(piece.token_ids or ()), piece.text, list(piece.prompt_token_ids or ()))
+        self._has_all_tokens = self._has_all_tokens and not self._leaves_gap(piece)
+        if self._has_all_tokens:
+            self._unsettled.add(more)
+
+    def _leaves_gap(self, piece: StreamPiece) -> bool:
+        """Whether there is text without its tokens, fewer tokens than the server counts, so many that none is left to
+        ask for, or no prompt for them.
+        """
+        if len(self._request.output_token_ids) + self._num_tokens >= self._request.params.max_tokens:
+            return True
+        if piece.finish_reason is None and piece.num_tokens not in (0, self._num_tokens):
+            return True
+        prompts = (each.prompt_token_ids for each in (self._request, self._told, self._unsettled, piece))
+        lacks_prompt = self._dialect.needs_prompt_token_ids and not any(prompts)
+        return bool(piece.text) and (piece.token_ids is None or lacks_prompt)
+
+    def _settle(self) -> None:
+        self._told.add(self._unsettled)
+        self._tell(self._unsettled)
+        self._unsettled = Kept(self._request.request_id)
+
+    def answer(self) -> Answer:
+        """This try's; raises Garbled if it did not end."""
+        if not self._ended:
+            raise Garbled("its answer broke off")
+        return self._whole
+
+    def rest(self) -> Request:
+        """The request for another try, which goes on after what is kept."""
+        request, told = self._request, self._told
+        return msgspec.structs.replace(
+            request,
+            prompt_token_ids=request.prompt_token_ids or told.prompt_token_ids,
+            output_token_ids=request.output_token_ids + told.token_ids,
+            output_text=request.output_text + told.text,
+        )
+
+
+def whole(answer: Answer, request: Request) -> Answer:
+    """The answer to all of a request, of a server that went on after the tokens that it was given."""
+    if not (given := len(request.output_token_ids)):
+        return answer
+    return replace(
+        answer,
+        text=request.output_text + answer.text,
+        num_tokens=answer.num_tokens + given,
+        prompt_tokens=max(0, answer.prompt_tokens - given),
+        cached_tokens=min(answer.cached_tokens, max(0, answer.prompt_tokens - given)),
+    )
+
+
+def goes_on(params: SamplingParams) -> bool:
+    """Whether the rest of an answer is the same after its first tokens as without a stop there."""
+    return params.constraint is None and BACKENDS["endpoint"].goes_on(params)

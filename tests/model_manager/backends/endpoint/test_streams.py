@@ -1,0 +1,139 @@
+"""Answers that come as streams with token ids: a try that breaks off is gone on with, after the tokens that came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.model_manager.backends.endpoint.dialects import Garbled
+from millrace.model_manager.backends.endpoint.llama_completion import LlamaCompletion
+from millrace.model_manager.backends.endpoint.streams import AnswerStream, Kept, whole
+from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, no_long_waits, servers, text
+from tests.model_manager.backends.stand_in_server import Servers, text_for
+from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
+from tests.waiting import eventually
+
+__all__ = ["machine", "no_long_waits", "servers"]
+
+VLLM = "return_token_ids,min_tokens,constraint"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"dialect": "openai-completions", "extra_parameters": VLLM},
+    "/v1/chat/completions": {"dialect": "openai", "extra_parameters": VLLM, "max_tokens_name": "max_completion_tokens"},
+    "/completion": {"dialect": "llama-completion"},
+}
+"""By the route of a first try."""
+RESTS = {"/v1/chat/completions": "/v1/completions"}
+PROMPT = "a row é"
+KEPT = "<a r"
+
+
+@pytest.mark.parametrize("route", OPTIONS)
+def test_a_try_that_breaks_off_is_gone_on_with_after_its_tokens(servers: Servers, route: str) -> None:
+    server = servers.start(lambda _prompt, _tries: ("pieces", 5))
+    servers.set(server)
+    with engine_for(server.url, **OPTIONS[route]) as engine:
+        engine.add(asked(PROMPT, max_tokens=100))
+        (output,) = drained(engine).values()
+    assert text(output) == text_for(PROMPT)
+    assert isinstance(output, Output)
+    assert (output.prompt_tokens, output.num_generated) == (len(PROMPT), len(text_for(PROMPT)) + 1)
+    assert server.paths == [route, RESTS.get(route, route)]
+    rest = server.seen[1]
+    assert rest["prompt"][-len(KEPT) :] == [ord(each) for each in KEPT]  # the fifth may have been the last
+    assert {rest.get("max_tokens"), rest.get("n_predict")} == {None, 100 - len(KEPT)}
+    assert "max_completion_tokens" not in rest
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"presence_penalty": 1.0},
+        {"temperature": 1.0, "seed": 3},
+        {"constraint": {"choice": ["a"]}},
+        {"stop": ("x",)},
+    ],
+)
+def test_an_answer_whose_rest_would_be_another_one_begins_anew(servers: Servers, params: dict[str, Any]) -> None:
+    server = servers.start(lambda _prompt, tries: "hang up" if tries == 1 else None)
+    with engine_for(server.url, **OPTIONS["/v1/completions"]) as engine:
+        engine.add(Request("a", [], SamplingParams.parse(params), text="a"))
+        (output,) = drained(engine).values()
+    assert text(output) == "<a>"
+    assert not any("stream" in each for each in server.seen)
+
+
+@pytest.mark.parametrize("route", OPTIONS)
+def test_an_inference_process_that_is_killed_loses_no_token_that_came(
+    machine: Machine, servers: Servers, route: str
+) -> None:
+    server = servers.start(lambda _prompt, _tries: ("pieces", 5))
+    options = {"urls": server.url, **OPTIONS[route]}
+    client = machine.open(command=MANAGER_COMMAND, model="m", backend="endpoint", backend_options=options)
+    prompts = [f"{PROMPT} {index}" for index in range(8)]
+    futures = {each: client.submit(each, SamplingParams(max_tokens=100), request_id=each) for each in prompts}
+    kept = len(prompts) * len(KEPT)
+    eventually(lambda: machine.model_status().stats.generated_tokens == kept, "the tokens of answers that are held")
+    kill(machine.engine_pid())
+    found = {name: future.result(PATIENCE) for name, future in futures.items()}
+    assert {name: output.text for name, output in found.items()} == {name: text_for(name) for name in prompts}
+    for name, output in found.items():
+        assert output.recomputed_tokens == len(name) * (route != "/completion") + len(KEPT)
+        assert output.num_generated == len(text_for(name)) + 1
+
+
+def test_a_request_that_ends_early_has_what_came(servers: Servers) -> None:
+    server = servers.start(lambda _prompt, _tries: ("pieces", 5))
+    with engine_for(server.url, **OPTIONS["/completion"]) as engine:
+        engine.add(asked(PROMPT, max_tokens=100))
+        while engine.stats().generated_tokens < len(KEPT):
+            engine.step()
+        engine.abort(PROMPT)
+        (output,) = drained(engine).values()
+    assert isinstance(output, Output)
+    assert (output.text, output.num_generated, output.finish_reason) == (KEPT, len(KEPT), FinishReason.ABORT)
+
+
+PIECES = st.lists(
+    st.tuples(st.text(st.sampled_from("ab"), max_size=2), st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=9
+)
+"""Text, how many tokens it has, and whether the server leaves the first of them out (0)."""
+
+
+@given(PIECES, st.integers(0, 9), st.integers(1, 30))
+def test_what_is_kept_and_the_rest_are_the_whole(made: list[tuple[str, int, int]], most: int, budget: int) -> None:
+    events, count = [], 0
+    for words, tokens, luck in made:
+        ids = list(range(count, count + tokens))
+        count += tokens
+        fields = {"content": words, "tokens": ids[luck == 0 :], "tokens_predicted": count}
+        events.append(msgspec.json.encode(fields))
+    told: list[Kept] = []
+    request = Request("id", [], SamplingParams(max_tokens=budget), text="x")
+    stream = AnswerStream(request, LlamaCompletion(), told.append)
+    for event in events[:most]:
+        stream.take(event)
+    with pytest.raises(Garbled):
+        stream.answer()
+    rest = stream.rest()
+    assert rest.output_token_ids == [each for kept in told for each in kept.token_ids]
+    assert rest.output_token_ids == list(range(len(rest.output_token_ids)))
+    assert len(rest.output_token_ids) < budget
+    covered = next(
+        number for number in range(len(made)) if sum(each[1] for each in made[:number]) == len(rest.output_token_ids)
+    )
+    assert rest.output_text == "".join(each[0] for each in made[:covered])
+    assert covered < max(1, most), "the last piece may have ended the answer"
+    if covered:
+        assert made[covered - 1][0], "text may be held back"
+    second = AnswerStream(rest, LlamaCompletion(), lambda _kept: None)
+    for words, *_ in made[covered:]:
+        second.take(msgspec.json.encode({"content": words, "tokens": None}))
+    second.take(b'{"content": "", "stop": true, "stop_type": "eos"}')
+    assert whole(second.answer(), rest).text == "".join(each[0] for each in made)
