@@ -92,3 +92,8 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_worker_reads_which_libraries_beam_is_imported_without_before_it_imports_beam() -> None:
+    code = "import sys; import millrace.pipelines.runners.sdk_worker; print('apache_beam' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
