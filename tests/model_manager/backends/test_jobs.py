@@ -17,14 +17,11 @@ import psutil
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.store import resolve
 from millrace.model_manager.store.cache_folder import cache_folder
-from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from tests.job_commands import job_command
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.backends.real_servers import (
     PROGRAMS,
-    VLLM_SERVER,
     counted,
     environment_of,
     python_of,
@@ -45,7 +42,7 @@ FLAGS = {
     "vllm": ["--max_num_seqs=16", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
 }
 """Of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
-SERVERS = ("llama-server", "vllm-server", "triton", "ray")
+SERVERS = ("llama-server", "triton", "ray")
 
 __all__ = ["ray_folder"]
 
@@ -97,10 +94,6 @@ def server_flags(name: str, folder: Path) -> list[str]:
             model = str(write_gguf(folder / "tiny-f32.gguf"))
             command = shlex.join([*python_of("llama_cpp"), str(PROGRAMS / "llama.py"), "{model}", "{port}"])
             options = ["preset=llama-server", "dialect=llama-completion"]
-        case "vllm-server":
-            model = str(resolve(EMBEDDED_MODEL))
-            command = f"{environment_of('vllm')} {VLLM_SERVER}"
-            options = ["preset=vllm", "dialect=openai-completions"]
         case "triton":
             model = "m"
             words = [*python_of("pytriton"), str(PROGRAMS / "triton.py"), "{port}", str(free_port()), str(folder)]
