@@ -92,4 +92,6 @@ class BatchRunner:
 
     async def _loaded(self) -> None:
         """Wait for the model. The shield: whoever opens it is not to find it cancelled."""
-        await asyncio.shield(asyncio.wrap_future(self._service.engine.opened))
+        opened = asyncio.wrap_future(self._service.engine.opened)
+        opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # told by the server, which ends
+        await asyncio.shield(opened)

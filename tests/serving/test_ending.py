@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving.servers import Server, fake_server
+from tests.serving.servers import Server, fake_server, running
 from tests.waiting import eventually
 
 STREAM: dict[str, Any] = {"prompt": "a", "max_tokens": 40, "temperature": 0, "stream": True}
@@ -37,6 +37,14 @@ def test_a_signal_lets_streams_end(tmp_path: Path, number: signal.Signals) -> No
         assert server.ended() == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health")
+
+
+def test_a_signal_while_the_model_is_loaded_ends_the_server_without_a_word_of_the_model(tmp_path: Path) -> None:
+    with running(tmp_path / "rt", "--backend", "fake", "--linger", "0.5") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == 0
+    assert [line.split()[0] for line in server.lines] == ["serving", "ending:"]
+    eventually(lambda: not (tmp_path / "rt").exists(), "the manager has ended")
 
 
 def test_what_runs_beyond_the_limit_is_cancelled_and_told(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class AnswerStream:
         self._told = Kept(request.request_id)
         self._unsettled = Kept(request.request_id)
         self._num_tokens = 0
+        self._counts_all = True
+        """Whether all of the text came with its tokens."""
         self._has_all_tokens = True
 
     def take(self, event: bytes) -> None:
@@ -92,10 +94,18 @@ class AnswerStream:
         if event == _LAST:
             return
         piece = self._dialect.piece(event)
+        self._check_prompt(piece)
         if self._unsettled.text and piece.finish_reason is None and not self._ended:
             self._settle()
         self._note(piece)
         self._add(piece)
+
+    def _check_prompt(self, piece: StreamPiece) -> None:
+        """Raises Garbled if the server does not go on after the tokens that it was given."""
+        request = self._request
+        sent = [*request.prompt_token_ids, *request.output_token_ids]
+        if request.output_token_ids and piece.prompt_token_ids and list(piece.prompt_token_ids) != sent:
+            raise Garbled(f"it was given {len(sent)} tokens to go on from, and began elsewhere")
 
     def _note(self, piece: StreamPiece) -> None:
         """What belongs to the answer as a whole."""
@@ -114,6 +124,7 @@ class AnswerStream:
     def _add(self, piece: StreamPiece) -> None:
         """From the first gap on no token is kept."""
         self._num_tokens += len(piece.token_ids or ())
+        self._counts_all = self._counts_all and (not piece.text or piece.token_ids is not None)
         more = Kept("", list(piece.token_ids or ()), piece.text, list(piece.prompt_token_ids or ()))
         self._has_all_tokens = self._has_all_tokens and not self._leaves_gap(piece)
         if self._has_all_tokens:
@@ -137,10 +148,11 @@ class AnswerStream:
         self._unsettled = Kept(self._request.request_id)
 
     def answer(self) -> Answer:
-        """This try's; raises Garbled if it did not end."""
+        """This try's; raises Garbled if it did not end. Tokens that the server did not count are those that came."""
         if not self._ended:
             raise Garbled("its answer broke off")
-        return self._whole
+        counted = self._whole.num_tokens or (self._num_tokens if self._counts_all else 0)
+        return replace(self._whole, num_tokens=counted)
 
     def rest(self) -> Request:
         """The request for another try, which goes on after what is kept."""
@@ -160,7 +172,7 @@ def whole(answer: Answer, request: Request) -> Answer:
     return replace(
         answer,
         text=request.output_text + answer.text,
-        num_tokens=answer.num_tokens + given,
+        num_tokens=answer.num_tokens + given if answer.num_tokens else 0,
         prompt_tokens=max(0, answer.prompt_tokens - given),
         cached_tokens=min(answer.cached_tokens, max(0, answer.prompt_tokens - given)),
     )

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.backends.endpoint.dialects import Garbled
 from millrace.model_manager.backends.endpoint.llama_completion import LlamaCompletion
+from millrace.model_manager.backends.endpoint.openai import OpenAI
 from millrace.model_manager.backends.endpoint.streams import AnswerStream, Kept, whole
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, no_long_waits, servers, text
@@ -98,6 +100,30 @@ def test_a_request_that_ends_early_has_what_came(servers: Servers) -> None:
         (output,) = drained(engine).values()
     assert isinstance(output, Output)
     assert (output.text, output.num_generated, output.finish_reason) == (KEPT, len(KEPT), FinishReason.ABORT)
+
+
+def vllm_event(text: str, token_ids: list[int] | None, **more: Any) -> bytes:
+    """As vLLM's `/v1/completions` streams it."""
+    return msgspec.json.encode({"choices": [{"index": 0, "text": text, "token_ids": token_ids, **more}]})
+
+
+COMPLETIONS = OpenAI("m", EndpointOptions(urls="http://x", extra_parameters=VLLM), chat=False)
+GONE_ON = Request("id", [7, 8], SamplingParams(max_tokens=9), text="x", output_token_ids=[1, 2], output_text="ab")
+
+
+@pytest.mark.parametrize(("ids", "counted"), [([3], 3), (None, 0)])
+def test_tokens_that_a_server_does_not_count_are_those_that_came(ids: list[int] | None, counted: int) -> None:
+    stream = AnswerStream(GONE_ON, COMPLETIONS, lambda _kept: None)
+    stream.take(vllm_event("c", ids, prompt_token_ids=[7, 8, 1, 2]))
+    stream.take(vllm_event("", [], finish_reason="stop"))
+    answer = whole(stream.answer(), GONE_ON)
+    assert (answer.text, answer.num_tokens) == ("abc", counted)
+
+
+def test_a_server_that_does_not_go_on_from_the_tokens_is_told_of() -> None:
+    stream = AnswerStream(GONE_ON, COMPLETIONS, lambda _kept: None)
+    with pytest.raises(Garbled, match=r"^it was given 4 tokens to go on from, and began elsewhere$"):
+        stream.take(vllm_event("a", [1], prompt_token_ids=[7, 8]))
 
 
 PIECES = st.lists(
