@@ -21,9 +21,6 @@ from .adapter_lookup import Adapters
 from .election import MANAGER_COMMAND, Election
 from .remote import Remote, remote_adapters
 
-_OPENED_WITHIN = 2.0
-"""Seconds; a manager that ends sooner without a client would be started for nothing."""
-
 
 @dataclass(frozen=True)
 class Access:
@@ -49,7 +46,7 @@ def access_to(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig,
 
 def start_manager(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig) -> None:
     """Have this machine's manager started, if there is none, for a model that is opened soon; returns at once."""
-    if isinstance(place, RuntimeDir) and settings.linger >= _OPENED_WITHIN:
+    if isinstance(place, RuntimeDir):
         _election(place, config, settings, MANAGER_COMMAND).prepare()
 
 

@@ -101,8 +101,8 @@ class Template:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        self._socket = ours
-        with theirs:
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(ours.close)
             self._process = subprocess.Popen(
                 [*TEMPLATE_COMMAND, "--fd", str(theirs.fileno()), "--room", " " * _ROOM],
                 stdin=subprocess.DEVNULL,
@@ -110,6 +110,8 @@ class Template:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+            unless_started.pop_all()
+        self._socket = ours
 
     async def fork(self, model: str, variables: Mapping[str, str], connection: socket.socket) -> ForkedProcess | None:
         """An inference process with these variables beside the manager's, which has `connection` as its end of the

@@ -252,7 +252,7 @@ _TABLE = (
         overrides=("torch==2.13.0",),
         cuda_packages=("vllm==0.32.0",),
         continues="unseeded",
-        penalties_of_output=("presence_penalty", "frequency_penalty"),
+        penalties_of_output=("presence_penalty", "frequency_penalty", "bad_words"),
         tasks=ALL_TASKS,
         parameters=HOSTED_PARAMETERS
         | {"min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"}
@@ -326,7 +326,7 @@ _TABLE = (
         fetches_files=False,
         uses_gpus=False,
         continues="unseeded",
-        penalties_of_output=("presence_penalty", "frequency_penalty"),
+        penalties_of_output=("presence_penalty", "frequency_penalty", "bad_words"),
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,
@@ -340,7 +340,7 @@ _TABLE = (
         takes="text",
         fetches_files=False,
         continues="unseeded",
-        penalties_of_output=("presence_penalty", "frequency_penalty"),
+        penalties_of_output=("presence_penalty", "frequency_penalty", "bad_words"),
         tasks=frozenset(("generate", "embed")),
         parameters=_OVER_HTTP,
         constraints=_HELD_OVER_HTTP,

@@ -50,8 +50,9 @@ def _serve(arguments: Sequence[str]) -> int:
     check_serve_extra("serve")
     place = manager_place(manager)
     place.check()
+    traces = read_traces(flags)
     start_manager(place, model, manager)
-    _run(flags, settings, model, manager, job_of(flags, names), read_traces(flags))
+    _run(flags, settings, model, manager, job_of(flags, names), traces)
     return 0
 
 

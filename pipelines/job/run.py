@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,8 +49,6 @@ from .report.job_report import JobReport, check_report, reported
 from .report.record import Recorder
 from .summary import Outcome, model_lines, outcome_of, print_summary
 from .watching import looked_at, status_reader, watched
-
-_log = logging.getLogger(__name__)
 
 
 def run_job(options: JobOptions, build: Build) -> int:

@@ -29,6 +29,7 @@ _PARENT_EVERY = 0.5
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Work until the runner has no more work, or is gone."""
+    parent = os.getppid()  # before the imports, which take a second: it may end meanwhile
     options = _options(arguments)
     os.environ["WORKER_ID"] = options.id
     with without(options.without.split()), importing():
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         from .worker_environment import prepare
 
-    _end_with(os.getppid())
+    _end_with(parent)
     status = 1
     try:
         with ExitStack() as at_end:

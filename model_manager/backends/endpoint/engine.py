@@ -98,6 +98,7 @@ class EndpointEngine:
         self._known: set[str] = set()
         self._steps = 0
         self._process = psutil.Process()
+        self._counted = self._count()
 
     def add(self, request: Request) -> None:
         """Queue a request; raises InvalidRequest for what the dialect cannot ask for."""
@@ -124,6 +125,7 @@ class EndpointEngine:
         for answer in self._core.mailbox.take(_WAIT):
             self._known.remove(answer.request_id)
             result.add(answer)
+        self._counted = self._count()  # before the tokens are taken: no more is counted than is handed over
         for kept in self._core.mailbox.take_kept():
             if kept.request_id in self._known:
                 result.new_token_ids[kept.request_id] = kept.token_ids
@@ -131,7 +133,10 @@ class EndpointEngine:
         return result
 
     def stats(self) -> EngineStats:
-        """A snapshot."""
+        """A snapshot of the last step."""
+        return self._counted
+
+    def _count(self) -> EngineStats:
         return self._core.stats(self._steps, self._process.memory_info().rss / 2**20)
 
     def close(self) -> None:

@@ -40,6 +40,10 @@ class _Entry:
     """Tokens that are kept, of those that this engine's servers have generated."""
     text: str = ""
     """Of these tokens."""
+    prompt_tokens: int = 0
+    """Of the prompt, where the server has told them with the tokens."""
+    task: asyncio.Task[None] | None = None
+    alarm: asyncio.TimerHandle | None = None
 
     def so_far(self, reason: FinishReason) -> Answer:
         """What is kept, as the answer of a request that ends for this reason."""
@@ -48,10 +52,8 @@ class _Entry:
             text=request.output_text + self.text,
             finish_reason=reason,
             num_tokens=len(request.output_token_ids) + self.num_kept,
+            prompt_tokens=len(request.prompt_token_ids) or self.prompt_tokens,
         )
-
-    task: asyncio.Task[None] | None = None
-    alarm: asyncio.TimerHandle | None = None
 
 
 class EndpointRequests:
@@ -137,6 +139,7 @@ class EndpointRequests:
         entry.first_token = now if entry.first_token is None else entry.first_token
         entry.num_kept += count
         entry.text += kept.text
+        entry.prompt_tokens = entry.prompt_tokens or len(kept.prompt_token_ids)
         self._count(now, count)
         self.mailbox.keep(kept)
 

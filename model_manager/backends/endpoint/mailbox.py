@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
+from ...wire.batching import MOST_TOKENS
 from ...wire.messages import Failure, Output
 from .streams import Kept
 
@@ -28,10 +29,14 @@ class Mailbox:
             self._kept.setdefault(kept.request_id, Kept(kept.request_id)).add(kept)
 
     def take_kept(self) -> list[Kept]:
-        """The tokens since the last call."""
+        """The tokens since the last call, as many as a message holds; the others wait for the next one."""
+        taken: list[Kept] = []
+        size = 0
         with self._lock:
-            kept, self._kept = self._kept, {}
-        return list(kept.values())
+            while self._kept and size < MOST_TOKENS:
+                taken.append(self._kept.pop(next(iter(self._kept))))
+                size += taken[-1].size
+        return taken
 
     def fail(self, error: Exception) -> None:
         """No request can go on."""

@@ -3,7 +3,9 @@
     pieces ──► unsettled ──another piece comes──► kept
 
 A piece without text may hold text back: half a character, or what may begin a stop string. So tokens are kept together
-with the next text. What came last is not kept yet: it may have ended the answer.
+with the next text. Several tokens may have text and hold back half a character at their end: they are kept once the
+next text begins with a character of ASCII, which no other half can be. What came last is not kept yet: it may have
+ended the answer.
 """
 
 from __future__ import annotations
@@ -48,6 +50,11 @@ class Kept:
     text: str = ""
     prompt_token_ids: list[int] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """Token ids, and characters."""
+        return len(self.token_ids) + len(self.prompt_token_ids) + len(self.text)
+
     def add(self, more: Kept) -> None:
         """Add what follows."""
         self.token_ids += more.token_ids
@@ -84,6 +91,7 @@ class AnswerStream:
         self._ended = False
         self._told = Kept(request.request_id)
         self._unsettled = Kept(request.request_id)
+        self._last = StreamPiece()
         self._num_tokens = 0
         self._counts_all = True
         """Whether all of the text came with its tokens."""
@@ -95,7 +103,7 @@ class AnswerStream:
             return
         piece = self._dialect.piece(event)
         self._check_prompt(piece)
-        if self._unsettled.text and piece.finish_reason is None and not self._ended:
+        if self._unsettled.text and self._is_whole(piece) and piece.finish_reason is None and not self._ended:
             self._settle()
         self._note(piece)
         self._add(piece)
@@ -106,6 +114,12 @@ class AnswerStream:
         sent = [*request.prompt_token_ids, *request.output_token_ids]
         if request.output_token_ids and piece.prompt_token_ids and list(piece.prompt_token_ids) != sent:
             raise Garbled(f"it was given {len(sent)} tokens to go on from, and began elsewhere")
+
+    def _is_whole(self, following: StreamPiece) -> bool:
+        """Whether the text before this piece has all characters of its tokens."""
+        last = self._last
+        is_one = last.token_ids is not None and len(last.token_ids) == 1
+        return last.text != "" and (is_one or (following.text != "" and following.text[0].isascii()))
 
     def _note(self, piece: StreamPiece) -> None:
         """What belongs to the answer as a whole."""
@@ -123,6 +137,7 @@ class AnswerStream:
 
     def _add(self, piece: StreamPiece) -> None:
         """From the first gap on no token is kept."""
+        self._last = piece
         self._num_tokens += len(piece.token_ids or ())
         self._counts_all = self._counts_all and (not piece.text or piece.token_ids is not None)
         more = Kept("", list(piece.token_ids or ()), piece.text, list(piece.prompt_token_ids or ()))

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -166,11 +165,8 @@ def test_a_manager_started_ahead_imports_what_forked_engines_need(
 ) -> None:
     start_manager(RuntimeDir(machine.runtime), machine.config(backend=backend), ManagerConfig(linger=2))
     (manager,) = eventually(machine.processes)
-    eventually(lambda: {each.name() for each in manager.children()} == imported)
+    if imported:
+        eventually(lambda: {each.name() for each in manager.children()} == imported)
     machine.open(ManagerConfig(linger=0.1), command=MANAGER_COMMAND, backend=backend)
     assert machine.status().pid == manager.pid
-
-
-def test_no_manager_is_started_ahead_that_would_end_before_its_first_client(machine: Machine) -> None:
-    start_manager(RuntimeDir(machine.runtime), machine.config(), ManagerConfig(linger=0.1))
-    assert not any(thread.name == "millrace-start" for thread in threading.enumerate())
+    assert {each.name() for each in manager.children() if each.pid != machine.engine_pid()} == imported

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
@@ -163,3 +165,21 @@ def test_what_is_kept_and_the_rest_are_the_whole(made: list[tuple[str, int, int]
         second.take(msgspec.json.encode({"content": words, "tokens": None}))
     second.take(b'{"content": "", "stop": true, "stop_type": "eos"}')
     assert whole(second.answer(), rest).text == "".join(each[0] for each in made)
+
+
+@given(st.text(st.sampled_from("ab é漢🙂"), min_size=1), st.lists(st.integers(1, 5), min_size=1), st.integers(0, 30))
+def test_tokens_are_kept_up_to_whole_characters(words: str, sizes: list[int], most: int) -> None:
+    """A token is a byte, and a piece has the characters that its bytes end."""
+    data, decoder = words.encode(), codecs.getincrementaldecoder("utf-8")()
+    starts = [0, *accumulate(sizes * len(data))]
+    pieces = [data[start:end] for start, end in pairwise(starts) if start < len(data)]
+    told: list[Kept] = []
+    request = Request("id", [], SamplingParams(max_tokens=1000), text="x")
+    stream = AnswerStream(request, COMPLETIONS, told.append)
+    for piece in pieces[:most]:
+        stream.take(vllm_event(decoder.decode(piece), list(piece), prompt_token_ids=[7]))
+    rest = stream.rest()
+    assert bytes(rest.output_token_ids).decode() == rest.output_text
+    assert words.startswith(rest.output_text)
+    if words.isascii() and most > 1:
+        assert rest.output_token_ids == list(b"".join(pieces[: min(most, len(pieces)) - 1])), "all but the last piece"
