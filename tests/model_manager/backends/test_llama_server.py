@@ -113,26 +113,34 @@ def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_paramete
 def test_a_server_of_ours_that_is_killed_in_mid_job_is_started_again(
     family: Family, machine: Machine, model: Path, dialect: str, goes_on: bool
 ) -> None:
-    """Of lengths that differ, so that those beside the first one that ends have tokens by then."""
+    """Of lengths that differ, so that those beside the first one that ends have tokens by then, and more to come."""
     client = opened(machine, model, dialect)
-    lengths = {f"{prompt} {number}": 60 + 30 * number for prompt in CAPITALS for number in range(4)}
+    lengths = {f"{prompt} {number}": 60 + 80 * number for prompt in CAPITALS for number in range(4)}
 
     def submitted(name: str) -> list[Future[Output]]:
-        params = [SamplingParams(max_tokens=most, logit_bias={END: -100}) for most in lengths.values()]
+        params = [SamplingParams(max_tokens=length, logit_bias={END: -100}) for length in lengths.values()]
         pairs = zip(lengths, params, strict=True)
         return [client.submit(prompt, each, request_id=f"{name} {prompt}") for prompt, each in pairs]
 
+    def disturbed(name: str) -> int:
+        """The most tokens that an answer had which the server's death cut."""
+        server = main_process(family, PROGRAM)
+        futures = submitted(name)
+        wait(futures, PATIENCE, FIRST_COMPLETED)
+        kill(server)
+        found = [future.result(PATIENCE) for future in futures]
+        assert [each.num_generated for each in found] == [*lengths.values()]
+        assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in whole]
+        assert sum(one.text != other.text for one, other in zip(found, whole, strict=True)) <= DIFFER
+        return max((each.recomputed_tokens for each in found if each.setbacks), default=0)
+
     whole = [future.result(PATIENCE) for future in submitted("whole")]
-    disturbed = submitted("disturbed")
-    wait(disturbed, PATIENCE, FIRST_COMPLETED)
-    kill(main_process(family, PROGRAM))
-    found = [future.result(PATIENCE) for future in disturbed]
-    assert machine.model_status().restarts == 1
-    assert [each.num_generated for each in found] == [*lengths.values()]
-    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in whole]
-    assert sum(one.text != other.text for one, other in zip(found, whole, strict=True)) <= DIFFER
-    again = max(each.recomputed_tokens for each in found if each.setbacks)
-    assert (again > 40) is goes_on, "the first one that ended had 60 tokens, and those beside it about as many"
+    deaths, most = 1, disturbed("disturbed 1")
+    while goes_on and most <= 40 and deaths < 5:  # on a busy machine the server may be far ahead of its kill
+        deaths += 1
+        most = disturbed(f"disturbed {deaths}")
+    assert machine.model_status().restarts == deaths
+    assert (most > 40) is goes_on, "the first one that ended had 60 tokens, and those beside it about as many"
 
 
 def test_a_remote_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
