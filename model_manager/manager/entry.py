@@ -29,7 +29,7 @@ class Entry:
     logprobs: list[Logprobs] = field(default_factory=list)
     """Log-probabilities of `tokens`, one for each, if the request asks for them."""
     text: str = ""
-    """Of an engine that takes text: the text of `tokens`."""
+    """The text of `tokens`, from an engine that takes text; else empty."""
     prompt_token_ids: list[int] = field(default_factory=list)
     """The prompt's, as far as they are known: an engine that takes text tells its own with the first tokens."""
     streams: dict[int, int] = field(default_factory=dict)

@@ -39,9 +39,9 @@ class _Entry:
     num_kept: int = 0
     """Tokens that are kept, of those that this engine's servers have generated."""
     text: str = ""
-    """Of these tokens."""
+    """The text of these tokens."""
     prompt_tokens: int = 0
-    """Of the prompt, where the server has told them with the tokens."""
+    """How many tokens the prompt has, once the server has told its token ids; else 0."""
     task: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None
 

@@ -32,7 +32,7 @@ class _Completed(msgspec.Struct):
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
     tokens: TokenIdList | None = None
-    """Of one event of a stream."""
+    """The tokens of one event, in a stream; None in a whole answer."""
     truncated: bool = False
     """The prompt, or what was generated, was cut to fit the slot's context."""
 

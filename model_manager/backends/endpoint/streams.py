@@ -111,8 +111,10 @@ class AnswerStream:
     def _check_prompt(self, piece: StreamPiece) -> None:
         """Raises Garbled if the server does not go on after the tokens that it was given."""
         request = self._request
-        sent = [*request.prompt_token_ids, *request.output_token_ids]
-        if request.output_token_ids and piece.prompt_token_ids and list(piece.prompt_token_ids) != sent:
+        if not request.output_token_ids or not piece.prompt_token_ids:
+            return
+        sent = request.prompt_token_ids + request.output_token_ids
+        if list(piece.prompt_token_ids) != sent:
             raise Garbled(f"it was given {len(sent)} tokens to go on from, and began elsewhere")
 
     def _is_whole(self, following: StreamPiece) -> bool:

@@ -41,7 +41,7 @@ FLAGS = {
     "ctranslate2": ["--max_num_seqs=8", "--dtype=float32"],
     "vllm": ["--max_num_seqs=16", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
 }
-"""Of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
+"""Flags of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
 SERVERS = ("llama-server", "triton", "ray")
 
 __all__ = ["ray_folder"]

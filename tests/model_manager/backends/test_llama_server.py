@@ -113,7 +113,7 @@ def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_paramete
 def test_a_server_of_ours_that_is_killed_in_mid_job_is_started_again(
     family: Family, machine: Machine, model: Path, dialect: str, goes_on: bool
 ) -> None:
-    """Of lengths that differ, so that those beside the first one that ends have tokens by then, and more to come."""
+    """Answers differ in length: when the first one ends, those beside it have tokens, and more to come."""
     client = opened(machine, model, dialect)
     lengths = {f"{prompt} {number}": 60 + 80 * number for prompt in CAPITALS for number in range(4)}
 
