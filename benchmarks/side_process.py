@@ -50,7 +50,8 @@ def side_process(name: str, python: Path, *arguments: str) -> Iterator[SideProce
     """
     with tempfile.TemporaryDirectory(prefix="millrace-") as runtime:
         runtime_dir = f"{runtime}/run"
-        ours = {"PYTHONPATH": str(Path(__file__).parents[1]), "MILLRACE_RUNTIME_DIR": runtime_dir}
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+        ours = {"PYTHONPATH": path, "MILLRACE_RUNTIME_DIR": runtime_dir}
         process = subprocess.Popen(
             [str(python), "-m", *arguments],
             text=True,

@@ -8,7 +8,8 @@ decided here; what capturing means is `Capture`'s business, so that tests need n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,15 +43,17 @@ class CudaCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._side = torch.cuda.Stream()
 
     def __call__(self, work: Callable[[], torch.Tensor]) -> Replay:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
             work()  # what is compiled, tuned or allocated at first use must be so before
-        torch.cuda.current_stream().wait_stream(side)
+            with _refusing_waits():
+                work()
+        torch.cuda.current_stream().wait_stream(self._side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._side):
             result = work()
 
         def replay() -> torch.Tensor:
@@ -58,6 +61,17 @@ class CudaCapture:
             return result
 
         return replay
+
+
+@contextmanager
+def _refusing_waits() -> Iterator[None]:
+    """Within, work that waits for the device raises RuntimeError: in a capture that would spoil the stream too."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class PlacedModelRunner(TorchModelRunner):

@@ -64,8 +64,8 @@ def _put(
     if ROUNDED:
         states = states.to(tl.float32)
         most = tl.max(tl.abs(states), 1) + tl.sum(states * 0.0, 1)  # NaN where a value is not finite
-        tl.store(scales + row, most / 127.0, mask=kept)
-        steps = states * (127.0 / most)[:, None]
+        tl.store(scales + row, tl.div_rn(most, 127.0), mask=kept)
+        steps = states * tl.div_rn(127.0, most)[:, None]
         steps = tl.where(steps == steps, tl.minimum(tl.maximum(steps, -127.0), 127.0), 0.0)
         states = (steps + 12582912.0) - 12582912.0  # 1.5 * 2^23 leaves no bits behind the point: to the nearest even
     tl.store(cache + row[:, None] * DIM + dim[None, :], states.to(cache.dtype.element_ty), mask=real)
@@ -262,7 +262,7 @@ def _answer(
     DIM: tl.constexpr,
 ) -> None:
     """Write the tile's rows; of a tile of no tokens one row of zeros."""
-    result = summed / tl.where(total == 0.0, 1.0, total)[:, None]
+    result = tl.div_rn(summed, tl.where(total == 0.0, 1.0, total)[:, None])
     token = row // GROUP
     answered = (token < tl.maximum(count, 1))[:, None] & (dim < DIM)[None, :]
     element = (head * GROUP + row % GROUP)[:, None] * DIM + dim[None, :]

@@ -38,14 +38,13 @@ REQUESTS = [
 
 def main() -> None:
     """Compare, with the cache as it comes and rounded."""
-    attention_hook.register()
     for rounded in (None, torch.int8):
         config = qwen3()
-        got, wanted = _generated(_cuda_runner(config, rounded)), _generated(_plain_runner(config, rounded))
+        got, wanted = answers(_interpreted_runner(config, rounded)), answers(plain_runner(config, rounded))
         assert got == wanted, (rounded, got, wanted)
 
 
-def _cuda_runner(config: Any, rounded: torch.dtype | None) -> Any:
+def _interpreted_runner(config: Any, rounded: torch.dtype | None) -> Any:
     capture = FakeCapture()
     properties = SimpleNamespace(multi_processor_count=1)
     with (
@@ -53,22 +52,31 @@ def _cuda_runner(config: Any, rounded: torch.dtype | None) -> Any:
         mock.patch.object(torch.cuda, "get_device_properties", return_value=properties),
         mock.patch.object(cuda_graphs, "CudaCapture", return_value=capture),
     ):
-        model = _model(config)
-        runner = cuda.cuda_runner(model, _settings(), _shape(config, rounded), device=CPU, captures=True,
-                                  max_model_len=MAX_LEN, **_sizes(config))  # fmt: skip
-    assert isinstance(model.model.layers[0].self_attn.q_proj, SharedLinear)
+        runner = runner_on(CPU, config, rounded)
     assert capture.captured == [4, 2, 1]
     runner.runs_ahead = True
     return runner
 
 
-def _plain_runner(config: Any, rounded: torch.dtype | None) -> TorchModelRunner:
+def runner_on(device: torch.device, config: Any, rounded: torch.dtype | None) -> Any:
+    """What runs a model on a GPU, on that device."""
+    model = model_of(config).to(device)
+    runner = cuda.cuda_runner(model, _settings(), _shape(config, rounded), device=device, captures=True,
+                              max_model_len=MAX_LEN, **_sizes(config))  # fmt: skip
+    assert isinstance(model.model.layers[0].self_attn.q_proj, SharedLinear)
+    return runner
+
+
+def plain_runner(config: Any, rounded: torch.dtype | None) -> TorchModelRunner:
+    """Plain torch, on a CPU."""
     attention = GatheringAttention(_shape(config, rounded), CPU)
-    return TorchModelRunner(_model(config), attention, device=CPU, max_model_len=MAX_LEN, **_sizes(config))
+    return TorchModelRunner(model_of(config), attention, device=CPU, max_model_len=MAX_LEN, **_sizes(config))
 
 
-def _model(config: PreTrainedConfig) -> Any:
+def model_of(config: PreTrainedConfig) -> Any:
+    """A model of random weights on a CPU."""
     torch.manual_seed(0)
+    attention_hook.register()
     auto: Any = AutoModelForCausalLM
     model = auto.from_config(config, attn_implementation=attention_hook.IMPLEMENTATION)
     with torch.no_grad():
@@ -97,7 +105,8 @@ def _sizes(config: Any) -> dict[str, Any]:
     }
 
 
-def _generated(runner: Any) -> dict[str, list[int]]:
+def answers(runner: Any) -> dict[str, list[int]]:
+    """The tokens that an engine on this runner generates for REQUESTS."""
     sizes = {"max_model_len": MAX_LEN, "num_blocks": NUM_BLOCKS, "block_size": BLOCK}
     return generated(runner, REQUESTS, _settings(), **sizes)
 

@@ -1,13 +1,14 @@
-"""Triton's kernels on a CPU, against the gathering attention: `TRITON_INTERPRET=1 python -m …triton_checks NAMES`.
+"""Triton's kernels against the gathering attention on a CPU: `TRITON_INTERPRET=1 python -m …triton_checks NAMES`.
 
-A process of its own, because the interpreter is chosen for a whole process when triton is imported. Prints one JSON
-object: for each check named the text of what went wrong, "" for nothing.
+A process of its own, because the interpreter is chosen for a whole process when triton is imported; without it the
+kernels run on a GPU. Prints one JSON object: for each check named the text of what went wrong, "" for nothing.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import traceback
 import warnings
@@ -27,6 +28,9 @@ from millrace.model_manager.engine.torch.gathering_attention import GatheringAtt
 from tests.model_manager.engine.batches import deal_blocks, make_step
 
 CPU = torch.device("cpu")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = CPU if INTERPRETED else torch.device("cuda")
+"""Where the kernels run; what they are compared with is computed on a CPU."""
 TOKENS = 512
 """Tokens of the cache, about."""
 
@@ -39,8 +43,8 @@ def shape(
 
 
 def triton_attention(of: CacheShape, num_sms: int = 1) -> TritonAttention:
-    buffer = StepBuffer(CPU, max_tokens=TOKENS, max_seqs=16, max_blocks=of.num_blocks)
-    return TritonAttention(of, CPU, buffer, num_sms)
+    buffer = StepBuffer(DEVICE, max_tokens=TOKENS, max_seqs=16, max_blocks=of.num_blocks)
+    return TritonAttention(of, DEVICE, buffer, num_sms)
 
 
 def compare(of: CacheShape, spans: Seq[tuple[int, int]], num_sms: int = 1, **options: object) -> None:
@@ -71,9 +75,9 @@ def _write(attention: TritonAttention, of: CacheShape, slots: Longs, packed: lis
         states = packed[1 + kind]
         if of.rounded is not None:
             rounded = round_rows(states, of.rounded)
-            attention._scales[0][blocks, kind, :, offsets] = rounded.scales
+            attention._scales[0][blocks, kind, :, offsets] = rounded.scales.to(DEVICE)
             states = rounded.steps
-        attention._layers[0][blocks, kind, :, offsets] = states
+        attention._layers[0][blocks, kind, :, offsets] = states.to(DEVICE)
 
 
 def _packed(states: Seq[list[torch.Tensor]], spans: Seq[tuple[int, int]]) -> list[torch.Tensor]:
@@ -83,8 +87,19 @@ def _packed(states: Seq[list[torch.Tensor]], spans: Seq[tuple[int, int]]) -> lis
 def _attend(
     attention: PagedAttention, step: object, packed: list[torch.Tensor], options: AttentionOptions
 ) -> torch.Tensor:
+    """What either attention gives, on the CPU."""
     attention.begin(step)  # type: ignore[arg-type]
-    return attention.attend(0, packed[0], packed[1], packed[2], options)
+    if isinstance(attention, GatheringAttention):
+        return attention.attend(0, packed[0], packed[1], packed[2], options)
+    sinks = None if options.sinks is None else options.sinks.to(DEVICE)
+    return attention.attend(0, *_placed(packed), replace(options, sinks=sinks)).cpu()
+
+
+def _placed(packed: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Where the kernels run, with the strides that they have: views of one product stay such."""
+    return [
+        torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=DEVICE).copy_(each) for each in packed
+    ]
 
 
 def decoding_sequences_of_many_lengths() -> None:
@@ -118,8 +133,15 @@ def blocks_of_other_sizes() -> None:
 
 
 def float16() -> None:
-    """bfloat16 takes the same path; the interpreter cannot multiply it."""
+    """bfloat16 takes the same path; the interpreter cannot multiply it (ON_GPUS)."""
     compare(shape(dtype=torch.float16, dim=32), [(0, 40), (60, 61), (0, 1)])
+
+
+def bfloat16_in_the_shape_of_a_real_model() -> None:
+    of = shape(dtype=torch.bfloat16, heads=32, kv_heads=8, dim=128)
+    compare(of, [(0, 40), (60, 61), (0, 1), (299, 300)])
+    compare(of, [(40, 61), (0, 130), (150, 200)], num_sms=132)
+    compare(of, [(299, 300), (3, 4)], num_sms=132, window=100)
 
 
 def a_cache_rounded_to_int8() -> None:
@@ -145,15 +167,13 @@ def what_is_stored_in_int8_is_what_rounding_gives() -> None:
     step = make_step([(0, 5)], deal_blocks([5], of.block_size, of.num_blocks), of.block_size)
     states = torch.randn(5, of.num_kv_heads, of.head_dim, generator=torch.Generator().manual_seed(0)) * 3
     states[1], states[2, 0, 3] = 0.0, math.inf
-    attention.begin(step)
-    attention.attend(0, torch.zeros(5, of.num_heads, of.head_dim), states, states, AttentionOptions(scale=1.0))
+    _attend(attention, step, [torch.zeros(5, of.num_heads, of.head_dim), states, states], AttentionOptions(scale=1.0))
     blocks, offsets = torch.from_numpy(step.slots // of.block_size), torch.from_numpy(step.slots % of.block_size)
     wanted = round_rows(states, torch.int8)
     for kind in (0, 1):
-        assert torch.equal(attention._layers[0][blocks, kind, :, offsets], wanted.steps)
-        torch.testing.assert_close(
-            attention._scales[0][blocks, kind, :, offsets], wanted.scales, rtol=0.0, atol=0.0, equal_nan=True
-        )
+        assert torch.equal(attention._layers[0].cpu()[blocks, kind, :, offsets], wanted.steps)
+        scales = attention._scales[0].cpu()[blocks, kind, :, offsets]
+        torch.testing.assert_close(scales, wanted.scales, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def contexts_split_among_programs() -> None:
@@ -183,21 +203,19 @@ def what_an_owner_left_in_a_block_is_never_used() -> None:
     tables = deal_blocks([40], of.block_size, of.num_blocks)
     attention, options = triton_attention(of), AttentionOptions(scale=1.0)
     poison = torch.full((48, of.num_kv_heads, of.head_dim), math.nan)
-    attention.begin(make_step([(0, 48)], tables, of.block_size))
-    attention.attend(0, torch.zeros(48, of.num_heads, of.head_dim), poison, poison, options)
-    attention.begin(make_step([(0, 37)], tables, of.block_size))
-    query, key, value = (torch.ones(37, heads, of.head_dim) for heads in (of.num_heads, 2, 2))
-    assert torch.equal(attention.attend(0, query, key, value, options), query)
+    zeros = torch.zeros(48, of.num_heads, of.head_dim)
+    _attend(attention, make_step([(0, 48)], tables, of.block_size), [zeros, poison, poison], options)
+    packed = [torch.ones(37, heads, of.head_dim) for heads in (of.num_heads, 2, 2)]
+    assert torch.equal(_attend(attention, make_step([(0, 37)], tables, of.block_size), packed, options), packed[0])
 
 
 def a_nan_stays_in_its_own_sequence() -> None:
     of = shape()
     tables = deal_blocks([20, 20], of.block_size, of.num_blocks)
-    attention = triton_attention(of)
-    attention.begin(make_step([(0, 20), (0, 20)], tables, of.block_size))
+    step = make_step([(0, 20), (0, 20)], tables, of.block_size)
     query, key, value = (torch.ones(40, heads, of.head_dim) for heads in (of.num_heads, 2, 2))
     key[7] = math.nan
-    output = attention.attend(0, query, key, value, AttentionOptions(scale=1.0))
+    output = _attend(triton_attention(of), step, [query, key, value], AttentionOptions(scale=1.0))
     assert torch.isnan(output[19]).all()
     assert torch.equal(output[20:], query[20:])
 
@@ -210,9 +228,8 @@ def rows_of_padding_store_nothing_and_give_zeros() -> None:
         padded = replace(step, slots=np.array([step.slots[0], -1]))
         attention.tiles = lambda _: Tiles(np.array([[0, 0, 1], [0, 1, 0]], np.int32), 2)  # type: ignore[method-assign, assignment]
         layer = attention._layers[0].fill_(5.0)
-        attention.begin(padded)
         query, key, value = (torch.ones(2, heads, of.head_dim) for heads in (of.num_heads, 2, 2))
-        output = attention.attend(0, query, key, value, AttentionOptions(scale=1.0))
+        output = _attend(attention, padded, [query, key, value], AttentionOptions(scale=1.0))
         assert torch.equal(output, torch.stack([query[0], torch.zeros_like(query[0])]))
         assert int((layer != 5.0).sum()) == 2 * of.num_kv_heads * of.head_dim
 
@@ -231,7 +248,8 @@ def layers_do_not_share_their_cache() -> None:
     of = shape(layers=2)
     attention, options = triton_attention(of), AttentionOptions(scale=1.0)
     tables = deal_blocks([2], of.block_size, of.num_blocks)
-    query, ones = torch.zeros(1, of.num_heads, of.head_dim), torch.ones(1, of.num_kv_heads, of.head_dim)
+    query = torch.zeros(1, of.num_heads, of.head_dim, device=DEVICE)
+    ones = torch.ones(1, of.num_kv_heads, of.head_dim, device=DEVICE)
     for position, factor in ((0, 1.0), (1, 3.0)):
         attention.begin(make_step([(position, position + 1)], tables, of.block_size))
         outputs = [attention.attend(layer, query, ones, ones * factor * 10**layer, options) for layer in (0, 1)]
@@ -263,6 +281,8 @@ CHECKS = {
         layers_do_not_share_their_cache,
     )
 }
+ON_GPUS = (*CHECKS, bfloat16_in_the_shape_of_a_real_model.__name__)
+"""All there are: the interpreter runs those of CHECKS."""
 QUICK = (
     "prompts_chunks_and_decodes_in_one_step",
     "contexts_split_among_programs",
@@ -278,7 +298,7 @@ def main() -> None:
     outcomes = {}
     for name in sys.argv[1:]:
         try:
-            CHECKS[name]()
+            globals()[name]()
             outcomes[name] = ""
         except Exception:
             outcomes[name] = traceback.format_exc()
