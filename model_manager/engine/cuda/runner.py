@@ -12,7 +12,6 @@ from ..paged_attention import CacheShape
 from ..torch.gathering_attention import GatheringAttention
 from ..torch.merged_linears import merge_linears
 from ..torch.model_runner import TorchModelRunner
-from .fused_norms import fuse_norms
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +34,12 @@ def cuda_runner(
 
     `sizes` as of TorchModelRunner.
     """
+    from . import fused_layers, triton_attention
     from . import graphs as cuda_graphs  # triton comes with torch for CUDA alone
-    from . import triton_attention
     from .step_buffer import StepBuffer
 
-    log.info("%d norms are one kernel each", fuse_norms(model))
+    fused = fused_layers.fuse_layers(model)
+    log.info("one kernel each: %s", ", ".join(f"{count} {name}" for name, count in fused.items()))
     if captures and not config.max_loras:  # adapters stand around single layers, and so do a divided model's hooks
         log.info("%d linear layers share products", merge_linears(model))
     sizes |= {"device": device, "max_model_len": max_model_len}

@@ -60,7 +60,7 @@ class TritonAttention:
         sizes = size[:-1] if shape.rounded else (shape.num_layers, 0)
         self._scales = list(torch.empty(sizes, dtype=torch.float32, device=device).unbind())
         self._group = shape.num_heads // shape.num_kv_heads
-        self.narrow_rows = max(_LEAST_ROWS, _power_of_two(self._group))
+        self.narrow_rows = max(_LEAST_ROWS, power_of_two(self._group))
         most = _QUERY_BYTES // (_dim_padded(shape) * shape.dtype.itemsize)
         self.wide_rows = max(min(_WIDE_ROWS, most), self.narrow_rows)
         self._none = torch.empty(0, dtype=torch.float32, device=device)
@@ -114,7 +114,7 @@ class TritonAttention:
             key.stride(0),
             value.stride(0),
             KV_HEADS=shape.num_kv_heads,
-            HEADS_PADDED=_power_of_two(shape.num_kv_heads),
+            HEADS_PADDED=power_of_two(shape.num_kv_heads),
             DIM=shape.head_dim,
             DIM_PADDED=_dim_padded(shape),
             BLOCK_SIZE=shape.block_size,
@@ -196,9 +196,9 @@ def _rows(states: torch.Tensor) -> torch.Tensor:
 
 
 def _dim_padded(shape: CacheShape) -> int:
-    return max(_LEAST_ROWS, _power_of_two(shape.head_dim))
+    return max(_LEAST_ROWS, power_of_two(shape.head_dim))
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The least one that is not below `number` ≥ 1."""
     return 1 << (number - 1).bit_length()

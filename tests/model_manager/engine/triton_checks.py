@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
@@ -89,10 +90,10 @@ def _attend(
 ) -> torch.Tensor:
     """What either attention gives, on the CPU."""
     attention.begin(step)  # type: ignore[arg-type]
-    if isinstance(attention, GatheringAttention):
-        return attention.attend(0, packed[0], packed[1], packed[2], options)
-    sinks = None if options.sinks is None else options.sinks.to(DEVICE)
-    return attention.attend(0, *_placed(packed), replace(options, sinks=sinks)).cpu()
+    if not isinstance(attention, GatheringAttention):
+        packed = _placed(packed)
+        options = replace(options, sinks=None if options.sinks is None else options.sinks.to(DEVICE))
+    return attention.attend(0, packed[0], packed[1], packed[2], options).cpu()
 
 
 def _placed(packed: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -281,7 +282,7 @@ CHECKS = {
         layers_do_not_share_their_cache,
     )
 }
-ON_GPUS = (*CHECKS, bfloat16_in_the_shape_of_a_real_model.__name__)
+ON_GPUS = CHECKS | {bfloat16_in_the_shape_of_a_real_model.__name__: bfloat16_in_the_shape_of_a_real_model}
 """All there are: the interpreter runs those of CHECKS."""
 QUICK = (
     "prompts_chunks_and_decodes_in_one_step",
@@ -292,13 +293,13 @@ QUICK = (
 )
 
 
-def main() -> None:
-    """Run the checks that the command line names."""
+def report(checks: Mapping[str, Callable[[], None]]) -> None:
+    """Run the checks that the command line names, and print what became of each."""
     warnings.simplefilter("ignore")  # numpy's, about the NaN that some checks are about
     outcomes = {}
     for name in sys.argv[1:]:
         try:
-            globals()[name]()
+            checks[name]()
             outcomes[name] = ""
         except Exception:
             outcomes[name] = traceback.format_exc()
@@ -306,4 +307,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report(CHECKS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from tests.model_manager.engine import cuda_checks, triton_checks
+from tests.model_manager.engine import cuda_checks, layer_checks, triton_checks
 from tests.model_manager.engine.tested_models import qwen3
 
 pytestmark = pytest.mark.skipif(
@@ -16,9 +17,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("check", triton_checks.ON_GPUS)
-def test_a_kernel_computes_what_the_gathering_attention_does(check: str) -> None:
-    getattr(triton_checks, check)()
+@pytest.mark.parametrize("check", triton_checks.ON_GPUS.values(), ids=triton_checks.ON_GPUS)
+def test_attention_computes_what_the_gathering_one_does(check: Callable[[], None]) -> None:
+    check()
+
+
+@pytest.mark.parametrize("check", layer_checks.CHECKS.values(), ids=layer_checks.CHECKS)
+def test_small_layers_compute_what_transformers_does(check: Callable[[], None]) -> None:
+    check()
 
 
 @pytest.mark.parametrize("rounded", [None, torch.int8], ids=["full", "int8"])

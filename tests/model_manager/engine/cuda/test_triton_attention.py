@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Any
-
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from millrace.model_manager.engine.cuda import triton_kernels
 from millrace.model_manager.engine.cuda.step_buffer import StepBuffer
 from millrace.model_manager.engine.cuda.triton_attention import TritonAttention, supports
 from millrace.model_manager.engine.paged_attention import CacheShape
 from tests.model_manager.engine.triton_checks import CHECKS, QUICK
+from tests.model_manager.engine.triton_tools import compiled, interpreted
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-
-
-def _interpreted(names: list[str]) -> dict[str, str]:
-    command = [sys.executable, "-m", "tests.model_manager.engine.triton_checks", *names]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    outcomes: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return outcomes
 
 
 @pytest.fixture(scope="module")
 def quick() -> dict[str, str]:
-    return _interpreted(list(QUICK))
+    return interpreted("triton_checks", QUICK)
 
 
 @pytest.fixture(scope="module")
 def others() -> dict[str, str]:
-    return _interpreted([name for name in CHECKS if name not in QUICK])
+    return interpreted("triton_checks", [name for name in CHECKS if name not in QUICK])
 
 
 @pytest.mark.parametrize("check", QUICK)
@@ -92,9 +71,9 @@ def test_storing_and_joining_compile() -> None:
     strides = {"key_stride": "i32", "value_stride": "i32"}
     for rounded, cache in ((False, "*bf16"), (True, "*i8")):
         constants = sizes | {"HEADS_PADDED": 8, "BLOCK_SIZE": 16, "ROUNDED": rounded}
-        _compile(triton_kernels.store, pointers | strides | {"cache": cache}, constants)
+        compiled(triton_kernels.store, pointers | strides | {"cache": cache}, constants)
     parts = {"output": "*bf16", "tiles": "*i32", "part_outputs": "*fp32", "part_stats": "*fp32"}
-    _compile(triton_kernels.join, parts, sizes | {"GROUP": 4, "ROWS": 16, "SPLITS": 8})
+    compiled(triton_kernels.join, parts, sizes | {"GROUP": 4, "ROWS": 16, "SPLITS": 8})
 
 
 def test_few_sequences_are_split_among_programs_and_many_are_not() -> None:
@@ -134,25 +113,4 @@ def _compile_attend(
     constants = {name: value for name, value in launch.items() if name.isupper()}
     options = {name: value for name, value in launch.items() if not name.isupper()}
     constants |= {"SPLITS": splits, "CAPPED": False, "WINDOWED": True, "HAS_SINKS": True}
-    return _compile(triton_kernels.attend, pointers | numbers, constants, capability, **options)
-
-
-def _compile(
-    kernel: Any, signature: dict[str, str], constants: dict[str, Any], capability: int = 90, **options: Any
-) -> tuple[int, int, int]:
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names)
-               if signature.get(name, "").startswith("*") or name.endswith("_stride")}  # fmt: skip
-    source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constexprs=constants, attrs=aligned)
-    target = GPUTarget("cuda", capability, 32)
-    compiled: Any = triton.compile(source, target=target, options={"enable_fp_fusion": True, **options})
-    report = _resources(compiled.asm["cubin"])
-    registers, stack = (int(re.findall(rf"{name}:(\d+)", report)[-1]) for name in ("REG", "STACK"))
-    return registers, stack, int(compiled.metadata.shared)
-
-
-def _resources(cubin: bytes) -> str:
-    with NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(_TOOLS / "cuobjdump"), "-res-usage", file.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return compiled(triton_kernels.attend, pointers | numbers, constants, capability, **options)
