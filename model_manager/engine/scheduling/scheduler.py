@@ -21,6 +21,8 @@ LOOK_AHEAD = 64
 """Waiting sequences at the front of the line among which cached beginnings come first."""
 MOST_OVERTAKES = 64
 """Most sequences behind a waiting one that may start before it."""
+MOST_STEPS_PUT_OFF = 16
+"""Most decoding steps in a row that prompts wait for company (`admits_together`)."""
 
 
 class Scheduler:
@@ -36,12 +38,21 @@ class Scheduler:
     A waiting sequence is urgent while one of a higher priority number runs. It starts before tokens are handed out. If
     it lacks a row or blocks, the running sequence with the highest rank makes way, but at most one for each urgent one.
 
+    Where steps with prompts cost more to launch than decoding ones, prompts that wait are admitted several at a time.
+
     docs/explanation/scheduling.md says the same for users.
     """
 
     def __init__(
-        self, blocks: BlockManager, table: BatchTable, *, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        blocks: BlockManager,
+        table: BatchTable,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        admits_together: int = 1,
     ) -> None:
+        """`admits_together` prompts, or all that wait, are to fit before any is admitted beside decoding sequences."""
         assert max_num_batched_tokens >= max_num_seqs  # every decoding sequence gets its token in every step
         self.waiting = WaitingQueue(LOOK_AHEAD)
         self.running: OrderedDict[str, Sequence] = OrderedDict()  # by rank
@@ -50,6 +61,8 @@ class Scheduler:
         self._table = table
         self._max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self._admits_together = admits_together
+        self._steps_put_off = 0
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.waiting or request_id in self.running
@@ -71,9 +84,9 @@ class Scheduler:
         self._start_urgent()
         batch = self._decodes()
         budget = self.max_num_batched_tokens - len(batch)
-        budget -= self._prefills(batch, budget)
-        if preemptions == self.num_preemptions:  # else a preempted sequence would only take another's place
-            self._admit(batch, budget)
+        given = self._prefills(batch, budget)
+        if preemptions == self.num_preemptions and (given or not batch or not self._puts_off()):
+            self._admit(batch, budget - given)  # not after a preemption: one would only take another's place
         assert batch or all(each.is_held or each.ends_with_pending for each in self.running.values())
         assert batch or self.running or not self.waiting
         return batch
@@ -224,6 +237,16 @@ class Scheduler:
                 batch.append(Scheduled(sequence, chunk))
                 given += chunk
         return given
+
+    def _puts_off(self) -> bool:
+        """True if prompts wait until more of them can be admitted in one step; but not for long."""
+        together = min(self._admits_together, len(self.waiting))
+        rows = len(self.running) + together
+        fit = together < 2 or (
+            rows <= self._max_num_seqs and self._blocks.fit_together(self.waiting.window[:together], keep_free=rows - 1)
+        )
+        self._steps_put_off = 0 if fit or self._steps_put_off == MOST_STEPS_PUT_OFF else self._steps_put_off + 1
+        return self._steps_put_off > 0
 
     def _admit(self, batch: list[Scheduled], budget: int) -> None:
         """Start waiting sequences while there are tokens, rows, and blocks for all tokens of the next one.

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.model_manager.engine.scheduling.batch_table import BatchTable
 from millrace.model_manager.engine.scheduling.block_manager import BlockManager
-from millrace.model_manager.engine.scheduling.scheduler import Scheduler
+from millrace.model_manager.engine.scheduling.scheduler import MOST_STEPS_PUT_OFF, Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.engine.scheduling.stopping import StopConditions
 from millrace.model_manager.wire.messages import Request
@@ -23,13 +23,18 @@ class Driver:
         max_num_batched_tokens: int = 8,
         block_size: int = SIZE,
         checks: bool = True,
+        admits_together: int = 1,
     ) -> None:
         """`checks`: whether every step ends with a look at all invariants, which takes longer the more there are."""
         self._checks = checks
         self.blocks = BlockManager(num_blocks, block_size)
         self.table = BatchTable(max_num_seqs, num_blocks * block_size, block_size)
         self.scheduler = Scheduler(
-            self.blocks, self.table, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+            self.blocks,
+            self.table,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            admits_together=admits_together,
         )
         self.arrivals = 0
 
@@ -65,6 +70,54 @@ def test_what_a_chunk_leaves_of_the_budget_goes_to_the_next_in_line() -> None:
         driver.add(name, 5)
     assert driver.step() == {"a": 5, "b": 3}
     assert driver.step() == {"a": 1, "b": 2, "c": 5}
+
+
+def test_prompts_are_admitted_together_once_as_many_rows_are_free() -> None:
+    driver = Driver(admits_together=2, max_num_batched_tokens=20)
+    for name, count in zip("abcd", (2, 4, 9, 9), strict=True):
+        driver.add(name, 1, max_tokens=count)
+    for name in "efg":
+        driver.add(name, 3)
+    begun = [sorted(driver.step()) for _ in range(5)]
+    assert begun == [list("abcd"), list("abcd"), list("bcd"), list("bcd"), list("cdef")]
+
+
+def test_prompts_are_admitted_together_once_there_are_blocks_for_all_of_them() -> None:
+    driver = Driver(num_blocks=11, admits_together=2, max_num_batched_tokens=20)
+    driver.add("a", 9, max_tokens=3)
+    driver.add("b", 8, max_tokens=9)
+    driver.step()
+    driver.add("c", 8)
+    driver.add("d", 11)
+    assert [sorted(driver.step()) for _ in range(3)] == [["a", "b"], ["a", "b"], ["b", "c", "d"]]
+
+
+def test_the_last_prompt_in_line_waits_for_no_company() -> None:
+    driver = Driver(admits_together=2)
+    driver.add("a", 1)
+    driver.step()
+    driver.add("b", 2)
+    assert driver.step() == {"a": 1, "b": 2}
+
+
+def test_a_prompt_that_goes_on_has_others_begin_beside_it() -> None:
+    driver = Driver(max_num_seqs=2, admits_together=2)
+    driver.add("a", 12, max_tokens=1)
+    driver.add("b", 1)
+    driver.add("c", 1)
+    assert driver.step() == {"a": 8}
+    assert driver.step() == {"a": 4, "b": 1}
+
+
+def test_prompts_wait_for_company_for_so_many_steps_and_no_longer() -> None:
+    driver = Driver(num_blocks=100, admits_together=2)
+    for name in "abc":
+        driver.add(name, 1)
+    driver.step()
+    for name in "de":
+        driver.add(name, 2)
+    steps = [sorted(driver.step()) for _ in range(MOST_STEPS_PUT_OFF + 1)]
+    assert steps == [*[["a", "b", "c"]] * MOST_STEPS_PUT_OFF, ["a", "b", "c", "d"]]
 
 
 def test_a_prompt_that_finds_no_blocks_waits_and_nobody_overtakes_it() -> None:
