@@ -71,6 +71,8 @@ def write(folder: Path, fields: dict[str, Any]) -> None:
     total = sum(2 * torch.Size(size).numel() for size in shapes(fields).values())
     described = {"metadata": {"total_size": total}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(described))
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # for the engines that follow
 
 
 def shapes(fields: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -25,6 +25,8 @@ TINY = "tiny"
 """The name of a shape and of a workload that try out the harness and show nothing of an engine."""
 NANO_VLLM = "nano-vllm"
 """nano-vllm's own benchmark: 256 requests, 100 to 1,024 tokens in and as many out, uniform, seed 0."""
+NANO_VLLM_TWICE = "nano-vllm-twice"
+"""Its prompts twice, the second time with other lengths of output: as many again wait as run at once."""
 NANO_VLLM_SMALL = "nano-vllm-small"
 """A sixteenth of its requests, each of a sixteenth of the tokens: to rehearse it."""
 GPU_SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
@@ -35,7 +37,7 @@ TIMES = 4
 LONG = {f"{name}-x{TIMES}": name for name in ("skewed", "uniform")}
 """Workloads that are another one, several times over with other prompts and lengths: the start counts less."""
 ONE_STREAM = "one-stream"
-BY_NAME_ONLY = (TINY, ONE_STREAM, NANO_VLLM, NANO_VLLM_SMALL, *LONG, *GPU_SHAPES, *SMALL_SHAPES)
+BY_NAME_ONLY = (TINY, ONE_STREAM, NANO_VLLM, NANO_VLLM_TWICE, NANO_VLLM_SMALL, *LONG, *GPU_SHAPES, *SMALL_SHAPES)
 """What `all` does not stand for."""
 SKEWED_PROMPTS, SKEWED_OUTPUTS = (80, 0.8, 16, 400), (32, 1.2, 4, 256)
 """Log-normal lengths of `skewed`: median, sigma, least and most tokens."""
@@ -51,7 +53,7 @@ VOCAB = {
     TINY: 512,
 } | dict.fromkeys(SMALL_SHAPES, 10240)
 SHAPES = tuple(VOCAB)
-WORKLOADS = ("skewed", "uniform", ONE_STREAM, *LONG, NANO_VLLM, NANO_VLLM_SMALL, TINY)
+WORKLOADS = ("skewed", "uniform", ONE_STREAM, *LONG, NANO_VLLM, NANO_VLLM_TWICE, NANO_VLLM_SMALL, TINY)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
     if name in (NANO_VLLM, NANO_VLLM_SMALL):
         return _nano_vllm(16 if name == NANO_VLLM_SMALL else 1)
+    if name == NANO_VLLM_TWICE:
+        once = _nano_vllm(1)
+        return once + [Item(a.prompt_token_ids, b.num_output) for a, b in zip(reversed(once), once, strict=True)]
     if name in LONG:
         return [item for time in range(TIMES) for item in make(LONG[name], vocab_size, seed + time)]
     rnd = random.Random(seed)

@@ -48,8 +48,9 @@ class TransformersContinuousBatching:
 
 
 class CudaContinuousBatching:
-    """transformers' continuous batching on a GPU, its cache and batches sized by itself, with captured graphs; in a
-    rehearsal on a CPU.
+    """transformers' continuous batching on a GPU, its cache and batches sized by itself; in a rehearsal on a CPU.
+
+    With "sdpa", which needs no further package, it captures no graphs.
     """
 
     def load(self, folder: Path, dtype: str) -> None:

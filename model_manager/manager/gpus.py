@@ -33,10 +33,14 @@ class EngineSetup:
 
 
 def visible_gpus(
-    environment: Mapping[str, str] = os.environ, drivers: Path = Path("/proc/driver/nvidia/gpus")
+    environment: Mapping[str, str] = os.environ,
+    drivers: Path = Path("/proc/driver/nvidia/gpus"),
+    devices: Path = Path("/dev"),
 ) -> tuple[str, ...]:
     """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES gives or takes."""
-    present = [str(index) for index, _ in enumerate(sorted(drivers.iterdir()))] if drivers.is_dir() else []
+    # a sandbox such as gVisor shows the device files alone
+    found = list(drivers.iterdir()) if drivers.is_dir() else list(devices.glob("nvidia[0-9]*"))
+    present = [str(index) for index, _ in enumerate(found)]
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None or not present:
         return tuple(present)

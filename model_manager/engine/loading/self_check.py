@@ -116,12 +116,16 @@ def _sequences(lengths: list[int], runner: ModelRunner, *, spread: bool) -> list
 
 
 def _cuts(lengths: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
-    """The places that each step computes of each sequence; the first step takes `most` of the first one."""
+    """The places that each step computes of each sequence; the first step takes `most` of the first one, the last one
+    token, as decoding does.
+    """
     first, *others = lengths
     cut = min(first, most)
     yield [(0, cut), *((0, length) for length in others)]
+    if cut < first - 1:
+        yield [(cut, first - 1)]
     if cut < first:
-        yield [(cut, first)]
+        yield [(first - 1, first)]
 
 
 def _step(sequences: list[_Sequence], spans: list[tuple[int, int]], block_size: int) -> StepInput:

@@ -28,7 +28,13 @@ def test_all_gpus_of_the_driver_are_visible(drivers: Path) -> None:
 
 
 def test_without_a_driver_there_are_none(tmp_path: Path) -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path / "none") == ()
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path / "none", tmp_path) == ()
+
+
+def test_gpus_are_found_by_their_device_files_where_the_driver_shows_no_more(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert visible_gpus({}, tmp_path / "none", tmp_path) == ("0", "1")
 
 
 @pytest.mark.parametrize(
