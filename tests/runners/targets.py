@@ -57,6 +57,7 @@ class Servers:
 
 def _portable(endpoint: str, environment: str, config: str | None = None) -> list[str]:
     flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
+    flags.append("--experiments=disable_logging_submission_environment")  # else `pip freeze` runs for each job
     return flags if config is None else [*flags, f"--environment_config={config}"]
 
 

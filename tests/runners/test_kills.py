@@ -43,11 +43,12 @@ def prompts(tmp_path: Path) -> str:
 
 
 def job(target: Target, servers: Servers, prompts: str, output: Path) -> AbstractContextManager[subprocess.Popen[str]]:
-    """`millrace run` in a process of its own, with an engine that takes its time: two sequences at once."""
+    """`millrace run` in a process of its own, with an engine that takes its time: steps that last, of two sequences."""
     command = job_command("run", prompts, output / "c")
     command += [
         f"--max_tokens={TOKENS}",
         f"--min_tokens={TOKENS}",
+        "--backend=fake",
         "--max_num_seqs=2",
         "--log_level=info",
         "--linger=120",
