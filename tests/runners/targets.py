@@ -87,8 +87,7 @@ class Target:
         return FnApiRunner() if runner_of(options).is_local else None
 
 
-_STREAMING = ["--streaming"]
-_FOUR = ["--parallelism=4"]
+_STREAMING = ["--parallelism=4", "--streaming"]
 
 _TARGETS = [
     Target("direct", lambda _: []),
@@ -102,22 +101,16 @@ _TARGETS = [
     Target("prism-external", lambda s: _portable(s.prism, "EXTERNAL", s.pool), exact_counts=False),
     Target("flink-embedded-batch", lambda s: _portable(s.embedded.job_endpoint, "PROCESS", _process(s))),
     Target(
-        "flink-batch-process",
-        lambda s: _portable(s.cluster.job_endpoint, "PROCESS", _process(s)),
-        several_workers=True,
-        more=_FOUR,
-    ),
-    Target(
         "flink-streaming-external",
         lambda s: _portable(s.cluster.job_endpoint, "EXTERNAL", s.cluster.workers),
         several_workers=True,
-        more=[*_FOUR, *_STREAMING],
+        more=_STREAMING,
     ),
     Target(
         "flink-streaming-process",
         lambda s: _portable(s.cluster.job_endpoint, "PROCESS", _process(s)),
         several_workers=True,
-        more=[*_FOUR, *_STREAMING],
+        more=_STREAMING,
     ),
 ]
 
@@ -134,7 +127,7 @@ def targets() -> list[Target]:
 EVERY_ENVIRONMENT = ["direct", "direct-processes", "prism-loopback", "prism-process", "prism-external"]
 EVERY_ENVIRONMENT += ["flink-embedded-batch", "flink-streaming-external"]
 """Each runner in each of its environments; of Flink, both of its kinds, modes and environments in two targets."""
-ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
+ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-embedded-batch", "flink-streaming-external")
 """Each runner and mode in one environment, where every environment is too many."""
 OTHER_PROCESSES = ("direct-processes", "prism-external", "flink-embedded-batch")
 """Each runner whose rows pass Beam's coder between processes."""
