@@ -65,7 +65,7 @@ class Item:
 def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
     if name in (NANO_VLLM, NANO_VLLM_SMALL):
-        return _nano_vllm(16 if name == NANO_VLLM_SMALL else 1)
+        return _nano_vllm(32 if name == NANO_VLLM_SMALL else 1)
     if name in LONG:
         return [item for time in range(TIMES) for item in make(LONG[name], vocab_size, seed + time)]
     rnd = random.Random(seed)
