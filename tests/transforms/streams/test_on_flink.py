@@ -28,11 +28,11 @@ FILES, ROWS = 10, 10
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Flink]:
-    """One for each test: Beam's job server does not end a job that it is told to cancel."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """A job goes on beside the next one's: Beam's job server does not end a job that it is told to cancel."""
     # A worker starts with `python -P`: without a path it imports another package called `tests`.
-    with flink(tmp_path / "flink", {"PYTHONPATH": str(ROOT)}, embedded=True) as running:
+    with flink(tmp_path_factory.mktemp("flink"), {"PYTHONPATH": str(ROOT)}, embedded=True) as running:
         yield running
 
 
@@ -109,13 +109,10 @@ def test_each_row_is_in_one_file_though_steps_fail(cluster: Flink, tmp_path: Pat
     _ = written | "Fail when a file is there" >> beam.ParDo(FailOnce(tmp_path, "00000-of"))
     with meanwhile(come):
         p.run()
-    try:
-        until(lambda: len(list(tmp_path.glob("failed-*"))) == 2, "both steps have failed")
-        until(lambda: all_are_there(FILES), "each row is in a file")
-        put(FILES)
-        until(lambda: all_are_there(FILES + 1), "the job goes on; what it has done twice is there by now")
-    finally:
-        cluster.down()
+    until(lambda: len(list(tmp_path.glob("failed-*"))) == 2, "both steps have failed")
+    until(lambda: all_are_there(FILES), "each row is in a file")
+    put(FILES)
+    until(lambda: all_are_there(FILES + 1), "the job goes on; what it has done twice is there by now")
 
     found = list(rows(out))
     assert set(Counter(row["id"] for _, row in found).values()) == {1}
