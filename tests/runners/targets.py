@@ -17,6 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.pipelines.runners.local_runner import FnApiRunner
 from millrace.transforms.runners import runner_of
+from tests.job_commands import NO_PIP_FREEZE
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism_server
 from tests.servers.processes import free_port, listens, serving
@@ -57,7 +58,7 @@ class Servers:
 
 def _portable(endpoint: str, environment: str, config: str | None = None) -> list[str]:
     flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
-    flags.append("--experiments=disable_logging_submission_environment")  # else `pip freeze` runs for each job
+    flags.append(NO_PIP_FREEZE)
     return flags if config is None else [*flags, f"--environment_config={config}"]
 
 

@@ -18,6 +18,7 @@ from millrace.transforms.generate import Generate
 from millrace.transforms.streams.watch import WatchPrompts
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 from millrace.transforms.writing.output_files import window_label
+from tests.job_commands import NO_PIP_FREEZE
 from tests.servers.flink import Flink, flink
 from tests.servers.kafka import until
 from tests.transforms.streams.test_on_prism import TardyClient, meanwhile, rows
@@ -39,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
 def on(cluster: Flink) -> PipelineOptions:
     flags = ["--runner=PortableRunner", f"--job_endpoint={cluster.job_endpoint}", "--streaming", "--parallelism=2"]
     flags += ["--environment_type=EXTERNAL", f"--environment_config={cluster.workers}"]
-    return PipelineOptions([*flags, "--checkpointing_interval=1000"])
+    return PipelineOptions([*flags, NO_PIP_FREEZE, "--checkpointing_interval=1000"])
 
 
 class FailOnce(beam.DoFn):
