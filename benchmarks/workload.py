@@ -28,7 +28,7 @@ NANO_VLLM = "nano-vllm"
 NANO_VLLM_TWICE = "nano-vllm-twice"
 """Its prompts twice, the second time with other lengths of output: as many again wait as run at once."""
 NANO_VLLM_SMALL = "nano-vllm-small"
-"""A sixteenth of its requests, each of a sixteenth of the tokens: to rehearse it."""
+"""A thirty-second of its requests, each of a thirty-second of the tokens: to rehearse it."""
 GPU_SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
 """Too large for a benchmark on a CPU."""
 SMALL_SHAPES = ("qwen3-small", "llama-small")
@@ -67,7 +67,7 @@ class Item:
 def make(name: str, vocab_size: int, seed: int = 1234) -> list[Item]:
     """The named workload over a vocabulary; the same seed gives the same items."""
     if name in (NANO_VLLM, NANO_VLLM_SMALL):
-        return _nano_vllm(16 if name == NANO_VLLM_SMALL else 1)
+        return _nano_vllm(32 if name == NANO_VLLM_SMALL else 1)
     if name == NANO_VLLM_TWICE:
         once = _nano_vllm(1)
         return once + [Item(a.prompt_token_ids, b.num_output) for a, b in zip(reversed(once), once, strict=True)]

@@ -36,6 +36,9 @@ settings.register_profile(
 )
 settings.load_profile("a busy machine")
 
+# To verify the bytecode of released jars is a fifth of what a JVM computes until its first job is done.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote")
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["MILLRACE_RUNTIME_DIR"] = f"{runtime_dir()}-{worker}"
     share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])

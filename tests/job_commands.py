@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+NO_PIP_FREEZE = "--experiments=disable_logging_submission_environment"
+"""A flag of Beam's: else `pip freeze` takes a second of each job on a runner elsewhere."""
+
 
 def job_command(command: str, source: object, output: object) -> list[str]:
     """`millrace COMMAND`, such as `run`, with this Python."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,9 +106,13 @@ def job_manager_settings(cluster: Cluster) -> dict[str, str]:
 
 
 def task_manager_settings(cluster: Cluster, name: str) -> dict[str, str]:
-    """All sizes, since no script of Flink's computes them: of heap, network and sorting, for a few small jobs."""
+    """All sizes, since no script of Flink's computes them: of heap, network and sorting, for a few small jobs.
+
+    Each start has a working folder of its own: in that of one that was killed it would first check all jars there.
+    """
     return {
         **common_settings(cluster),
+        "process.taskmanager.working-dir": str(cluster.folder / "tmp" / f"{name}-{time.time_ns()}"),
         "taskmanager.resource-id": name,
         "taskmanager.host": "localhost",
         "taskmanager.bind-host": "127.0.0.1",

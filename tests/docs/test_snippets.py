@@ -1,7 +1,8 @@
 """The commands and snippets of pages run, in the order of the page, and print what stands below them.
 
 A block under `<!-- not run: … -->` is left out; the comment says why. README's commands are left out too: they install.
-tests/check and `.ci/run` do what they do. The pages share a folder of processes, so the model is loaded once.
+tests/check and `.ci/run` do what they do. The pages share a folder of processes, so the model is loaded once, and what
+their snippets in Python import is imported once.
 """
 
 import os
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.docs.warm_python import WarmPython, warm_python
 from tests.runtime_folders import model_loaded
 
 ROOT = Path(__file__).parents[2]
@@ -48,31 +50,28 @@ PAGES = [
 
 
 @pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with model_loaded(tmp_path_factory.mktemp("rt") / "rt"):
-        yield
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    with model_loaded(tmp_path_factory.mktemp("rt") / "rt"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with warm_python() as running:
+            yield running
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(page: str, tmp_path: Path, python: WarmPython) -> None:
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     shutil.copytree(ROOT / "deploy/dataflow", tmp_path / "deploy/dataflow")
     shutil.copytree(ROOT / "examples/prompts", tmp_path / "prompts")
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     for block in blocks(page):
-        ended = subprocess.run(
-            _command(block), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
-        )
+        ended = python.run(block.code, tmp_path) if block.language == "python" else _run(block, tmp_path, env)
         assert ended.returncode == 0, f"{block.code}\n{ended.stderr}"
         assert block.printed in (None, ended.stdout), f"{block.code}\n{ended.stdout}\n{ended.stderr}"
 
 
-def _command(block: Block) -> list[str]:
-    if block.language == "sh":
-        return ["bash", "-e", "-c", block.code]
-    if block.language == "python":
-        return [sys.executable, "-c", block.code]
-    raise AssertionError(f"nothing here runs {block.language}: {block.code}")
+def _run(block: Block, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    assert block.language == "sh", f"nothing here runs {block.language}: {block.code}"
+    command = ["bash", "-e", "-c", block.code]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)

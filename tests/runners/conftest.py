@@ -16,6 +16,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("runners") / "rt"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
+        patch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.01")  # before servers start, which pass it on to jobs
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("scratch")))
         patch.setattr(tempfile, "tempdir", None)
         patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))

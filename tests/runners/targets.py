@@ -17,6 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.pipelines.runners.local_runner import FnApiRunner
 from millrace.transforms.runners import runner_of
+from tests.job_commands import NO_PIP_FREEZE
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism_server
 from tests.servers.processes import free_port, listens, serving
@@ -57,6 +58,7 @@ class Servers:
 
 def _portable(endpoint: str, environment: str, config: str | None = None) -> list[str]:
     flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
+    flags.append(NO_PIP_FREEZE)
     return flags if config is None else [*flags, f"--environment_config={config}"]
 
 
@@ -86,8 +88,7 @@ class Target:
         return FnApiRunner() if runner_of(options).is_local else None
 
 
-_STREAMING = ["--streaming"]
-_FOUR = ["--parallelism=4"]
+_STREAMING = ["--parallelism=4", "--streaming"]
 
 _TARGETS = [
     Target("direct", lambda _: []),
@@ -101,22 +102,16 @@ _TARGETS = [
     Target("prism-external", lambda s: _portable(s.prism, "EXTERNAL", s.pool), exact_counts=False),
     Target("flink-embedded-batch", lambda s: _portable(s.embedded.job_endpoint, "PROCESS", _process(s))),
     Target(
-        "flink-batch-process",
-        lambda s: _portable(s.cluster.job_endpoint, "PROCESS", _process(s)),
-        several_workers=True,
-        more=_FOUR,
-    ),
-    Target(
         "flink-streaming-external",
         lambda s: _portable(s.cluster.job_endpoint, "EXTERNAL", s.cluster.workers),
         several_workers=True,
-        more=[*_FOUR, *_STREAMING],
+        more=_STREAMING,
     ),
     Target(
         "flink-streaming-process",
         lambda s: _portable(s.cluster.job_endpoint, "PROCESS", _process(s)),
         several_workers=True,
-        more=[*_FOUR, *_STREAMING],
+        more=_STREAMING,
     ),
 ]
 
@@ -133,7 +128,7 @@ def targets() -> list[Target]:
 EVERY_ENVIRONMENT = ["direct", "direct-processes", "prism-loopback", "prism-process", "prism-external"]
 EVERY_ENVIRONMENT += ["flink-embedded-batch", "flink-streaming-external"]
 """Each runner in each of its environments; of Flink, both of its kinds, modes and environments in two targets."""
-ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-batch-process", "flink-streaming-external")
+ONE_OF_EACH = ("direct", "direct-processes", "prism-external", "flink-embedded-batch", "flink-streaming-external")
 """Each runner and mode in one environment, where every environment is too many."""
 OTHER_PROCESSES = ("direct-processes", "prism-external", "flink-embedded-batch")
 """Each runner whose rows pass Beam's coder between processes."""

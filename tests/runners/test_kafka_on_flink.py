@@ -35,7 +35,7 @@ def job(flags: list[str], broker: Kafka, prompts: str, answers: str) -> Abstract
     """`millrace run` in a process of its own."""
     command = job_command("run", f"kafka:{broker.address}/{prompts}", f"kafka:{broker.address}/{answers}")
     command += [f"--max_tokens={TOKENS}", f"--min_tokens={TOKENS}"]
-    command += ["--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
+    command += ["--backend=fake", "--max_num_seqs=2", *flags, "--checkpointing_interval=1000"]
     return started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 

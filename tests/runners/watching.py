@@ -15,7 +15,7 @@ from tests.servers.kafka import until
 
 WITHIN = 240.0
 """Seconds, on a machine that may be very busy."""
-_POLL = 0.1
+_POLL = 0.25
 
 
 @dataclass

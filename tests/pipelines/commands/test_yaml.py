@@ -109,13 +109,14 @@ def test_a_pipeline_whose_every_row_failed_has_failed(tmp_path: Path, capsys: py
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runtime")
-def test_a_pipeline_in_yaml_runs_by_beams_own_command_with_the_embedded_model(tmp_path: Path) -> None:
-    file = spec(tmp_path, engine="{max_num_seqs: 4}", providers=f"providers:\n  - include: {PROVIDERS}")
+def test_a_pipeline_in_yaml_runs_by_beams_own_command(tmp_path: Path) -> None:
+    file = spec(tmp_path, providers=f"providers:\n  - include: {PROVIDERS}")
     command = [sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file", str(file)]
     command += ["--runner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert [row["answer"] for row in written(tmp_path, "answers")] == ["Mexico City", "5"]
+    assert [row["number"] for row in written(tmp_path, "answers")] == [1, 2]
+    assert all(row["answer"] for row in written(tmp_path, "answers"))
     assert reasons(tmp_path) == [(3, "InvalidRequest: the prompt is empty")]
 
 

@@ -25,6 +25,7 @@ from gcp_storage_emulator.server import create_server  # type: ignore[import-unt
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage  # type: ignore[import-untyped]
 
+from tests.job_commands import NO_PIP_FREEZE
 from tests.pipelines.clean_environments import clean_environment, install
 from tests.servers import dataflow
 
@@ -103,7 +104,7 @@ class Submit:
 
     def command(self, *flags: str, program: Sequence[str] = (*COMMAND, "run"), source: str = FILES) -> list[str]:
         job = [f"--input={source}", f"--output=gs://{BUCKET}/out/c", "--runner=DataflowRunner"]
-        cloud = ["--project=a-project", "--region=us-central1", f"--temp_location=gs://{BUCKET}/tmp"]
+        cloud = ["--project=a-project", "--region=us-central1", f"--temp_location=gs://{BUCKET}/tmp", NO_PIP_FREEZE]
         return [sys.executable, *program, *job, *cloud, f"--dataflow_endpoint={self._endpoint}", *flags]
 
 
@@ -243,7 +244,7 @@ def test_an_image_that_has_the_package_gets_none_and_its_models_need_not_be_here
     assert {each["containerImage"] for each in pool["sdkHarnessContainerImages"]} == {image}
     assert pool["machineType"] == "n2-highmem-8"
     assert pool["diskSizeGb"] == 90
-    assert set(staged(bucket)) <= {"pipeline.pb", "submission_environment_dependencies.txt"}
+    assert set(staged(bucket)) == {"pipeline.pb"}
     assert not any(hints_by_step(graph(bucket)).values())
 
 

@@ -18,6 +18,7 @@ from millrace.transforms.generate import Generate
 from millrace.transforms.streams.watch import WatchPrompts
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 from millrace.transforms.writing.output_files import window_label
+from tests.job_commands import NO_PIP_FREEZE
 from tests.servers.flink import Flink, flink
 from tests.servers.kafka import until
 from tests.transforms.streams.test_on_prism import TardyClient, meanwhile, rows
@@ -28,18 +29,18 @@ FILES, ROWS = 10, 10
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Flink]:
-    """One for each test: Beam's job server does not end a job that it is told to cancel."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """A job goes on beside the next one's: Beam's job server does not end a job that it is told to cancel."""
     # A worker starts with `python -P`: without a path it imports another package called `tests`.
-    with flink(tmp_path / "flink", {"PYTHONPATH": str(ROOT)}, embedded=True) as running:
+    with flink(tmp_path_factory.mktemp("flink"), {"PYTHONPATH": str(ROOT)}, embedded=True) as running:
         yield running
 
 
 def on(cluster: Flink) -> PipelineOptions:
     flags = ["--runner=PortableRunner", f"--job_endpoint={cluster.job_endpoint}", "--streaming", "--parallelism=2"]
     flags += ["--environment_type=EXTERNAL", f"--environment_config={cluster.workers}"]
-    return PipelineOptions([*flags, "--checkpointing_interval=1000"])
+    return PipelineOptions([*flags, NO_PIP_FREEZE, "--checkpointing_interval=1000"])
 
 
 class FailOnce(beam.DoFn):
@@ -109,13 +110,10 @@ def test_each_row_is_in_one_file_though_steps_fail(cluster: Flink, tmp_path: Pat
     _ = written | "Fail when a file is there" >> beam.ParDo(FailOnce(tmp_path, "00000-of"))
     with meanwhile(come):
         p.run()
-    try:
-        until(lambda: len(list(tmp_path.glob("failed-*"))) == 2, "both steps have failed")
-        until(lambda: all_are_there(FILES), "each row is in a file")
-        put(FILES)
-        until(lambda: all_are_there(FILES + 1), "the job goes on; what it has done twice is there by now")
-    finally:
-        cluster.down()
+    until(lambda: len(list(tmp_path.glob("failed-*"))) == 2, "both steps have failed")
+    until(lambda: all_are_there(FILES), "each row is in a file")
+    put(FILES)
+    until(lambda: all_are_there(FILES + 1), "the job goes on; what it has done twice is there by now")
 
     found = list(rows(out))
     assert set(Counter(row["id"] for _, row in found).values()) == {1}

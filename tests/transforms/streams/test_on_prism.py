@@ -27,13 +27,14 @@ from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.streams.watch import WatchPrompts
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 from millrace.transforms.writing.output_files import window_label
+from tests.job_commands import NO_PIP_FREEZE
 
 pytestmark = pytest.mark.runners
 
 
 def on(prism: str) -> PipelineOptions:
     flags = ["--runner=PortableRunner", f"--job_endpoint={prism}", "--environment_type=LOOPBACK", "--streaming"]
-    return PipelineOptions(flags)
+    return PipelineOptions([*flags, NO_PIP_FREEZE])
 
 
 def rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

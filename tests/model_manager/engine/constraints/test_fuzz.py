@@ -22,6 +22,6 @@ def test_what_has_been_thought_of_does_neither() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_constraint_hangs_or_crashes() -> None:
-    said = fuzzed(25, seed=1)
+    said = fuzzed(12, seed=1)
     assert said.startswith("refused ")
     assert "compiled 0" not in said
