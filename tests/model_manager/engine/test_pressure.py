@@ -68,6 +68,7 @@ ARRIVALS = st.lists(
     prefix_caching=st.sampled_from([True, True, True, False]),
     digests_collide=st.sampled_from([False, False, False, True]),
     runs_ahead=st.booleans(),
+    admits_together=st.integers(1, 3),
     num_drafts=st.sampled_from([0, 0, 1, 4]),
     wrong_drafts=st.integers(1, 4),
 )
@@ -80,6 +81,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     prefix_caching: bool,
     digests_collide: bool,
     runs_ahead: bool,
+    admits_together: int,
     num_drafts: int,
     wrong_drafts: int,
 ) -> None:
@@ -96,6 +98,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
             max_num_batched_tokens=max_num_seqs + extra_budget,
             prefix_caching=prefix_caching,
         )
+    under_test.engine._scheduler._admits_together = admits_together
     pressure = Pressure(under_test, arrivals)
     broken += [asked.prompt_token_ids for name, asked in pressure.requests.items() if pressure.arrivals[name]["broken"]]
     if num_drafts:
@@ -120,7 +123,8 @@ def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time
     """The scheduler alone, so that more can be tried."""
     rnd = random.Random(seed)
     with narrow_look_ahead():
-        driver = Driver(rnd.randint(12, 40), rnd.randint(1, 5), rnd.randint(5, 40), block_size=BLOCK)
+        blocks, rows, budget = rnd.randint(12, 40), rnd.randint(1, 5), rnd.randint(5, 40)
+        driver = Driver(blocks, rows, budget, block_size=BLOCK, admits_together=rnd.choice([1, 2, 3]))
         watch = Watch(driver.scheduler, lambda each: f"salt {each.params.cache_salt}", expects_no_work_twice=True)
         for _ in range(80):
             for _ in range(rnd.choice([0, 0, 1, 3])):
