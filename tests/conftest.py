@@ -59,9 +59,11 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
 
 def group(test: str) -> str:
-    """The servers of a test's runner, the engine of a job over one, or the file."""
+    """The servers of a test's runner, the engine of a job over one, the kernels of a step, or the file."""
     if test.startswith(("tests/runners/test_kills", "tests/runners/test_kafka_on_flink")):
         return "flink"
+    if test.startswith("tests/model_manager/engine/cpu/"):
+        return "kernels"  # which two processes would compile at once
     runner = re.match(r"tests/runners/.*\[(flink-embedded|flink|prism|direct)", test)
     engine = re.match(r"tests/model_manager/backends/test_jobs\.py.*\[(\w+)\]", test)
     found = runner or engine

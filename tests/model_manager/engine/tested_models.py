@@ -241,7 +241,7 @@ MODELS = (
     ),
     ModelCase("LlamaForCausalLM", llama_dynamic_rope, "dynamic rope, up to its original length", every_case=False),
     ModelCase("MistralForCausalLM", mistral, "sliding window", "Mistral 7B, Ministral 8B, Mistral Nemo, Zephyr", False),
-    ModelCase("MixtralForCausalLM", mixtral, "mixture of experts", "Mixtral 8x7B, 8x22B"),
+    ModelCase("MixtralForCausalLM", mixtral, "mixture of experts", "Mixtral 8x7B, 8x22B", False),
     ModelCase("Qwen2ForCausalLM", qwen2, "biases of q, k, v", "Qwen2, Qwen2.5, QwQ, DeepSeek-R1-Distill-Qwen", False),
     ModelCase("Qwen2ForCausalLM", qwen2_sliding_window, "sliding window in some layers", every_case=False),
     ModelCase("Qwen3ForCausalLM", qwen3, "norms of q and k", "Qwen3"),
@@ -250,16 +250,18 @@ MODELS = (
     ),
     ModelCase("GemmaForCausalLM", gemma, "scaled embeddings, wide heads", "Gemma 2B, 7B, CodeGemma", False),
     ModelCase("Gemma2ForCausalLM", gemma2, "soft caps of scores and logits, alternating window", "Gemma 2 2B, 9B, 27B"),
-    ModelCase("Gemma3ForCausalLM", gemma3, "window and rope by type of layer", "Gemma 3 270M, 1B"),
+    ModelCase("Gemma3ForCausalLM", gemma3, "window and rope by type of layer", "Gemma 3 270M, 1B", False),
     ModelCase(
         "Gemma3ForConditionalGeneration", gemma3_with_images, "its text part alone", "Gemma 3 4B, 12B, 27B", False
     ),
-    ModelCase("Phi3ForCausalLM", phi3, "fused q, k, v; sliding window", "Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini"),
+    ModelCase(
+        "Phi3ForCausalLM", phi3, "fused q, k, v; sliding window", "Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini", False
+    ),
     ModelCase("Phi3ForCausalLM", phi3_longrope, "partial longrope, up to its original length", every_case=False),
     ModelCase("OPTForCausalLM", opt, "learned positions, biases, ReLU", "OPT 125M to 66B, Galactica", False),
     ModelCase("OPTForCausalLM", opt_350m_like, "projected embeddings, norm after attention"),
     ModelCase("GPT2LMHeadModel", gpt2, "learned positions, transposed linears, scale by layer", "GPT-2, DistilGPT2"),
-    ModelCase("GPTNeoXForCausalLM", gpt_neox, "parallel residual, partial rope", "Pythia, GPT-NeoX-20B, Dolly"),
+    ModelCase("GPTNeoXForCausalLM", gpt_neox, "parallel residual, partial rope", "Pythia, GPT-NeoX-20B, Dolly", False),
     ModelCase("GPTNeoXForCausalLM", gpt_neox_sequential, "sequential residual, full rope", every_case=False),
     ModelCase(
         "FalconForCausalLM", falcon_multi_query, "one KV head, parallel residual, biases", "Falcon 7B, 40B, 180B"
@@ -267,7 +269,7 @@ MODELS = (
     ModelCase("FalconForCausalLM", falcon_new_decoder, "new decoder: grouped KV heads, two norms", every_case=False),
     ModelCase("GraniteForCausalLM", granite, "four multipliers", "Granite 3.x 2B, 8B, Granite Code", False),
     ModelCase("Olmo2ForCausalLM", olmo2, "norms after each part, norms of q and k", "OLMo 2 1B to 32B", False),
-    ModelCase("SmolLM3ForCausalLM", smollm3, "layers without rope", "SmolLM3 3B"),
+    ModelCase("SmolLM3ForCausalLM", smollm3, "layers without rope", "SmolLM3 3B", False),
     ModelCase(
         "GptOssForCausalLM", gpt_oss, "sinks, alternating window, mixture of experts, yarn", "gpt-oss (not in MXFP4)"
     ),

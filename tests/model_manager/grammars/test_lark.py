@@ -9,9 +9,9 @@ from llguidance import LLMatcher
 from millrace.model_manager.grammars.lark import prepared_lark
 from millrace.model_manager.wire.errors import InvalidRequest
 
-LARGE = 2_000_000
-"""Characters; what takes the square of them would take hours."""
-MOST_SECONDS = 20.0
+LARGE = 500_000
+"""Characters; what takes the square of them would take minutes."""
+MOST_SECONDS = 5.0
 """Seconds of processor time."""
 REPEATED = '[ ( { "\\ /\\ " / < /a "a %json %json" %json[" a: :: \\ #'.split()
 LEXED = {

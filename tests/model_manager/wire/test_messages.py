@@ -25,7 +25,7 @@ def test_messages_arrive_as_they_were_sent(direction: str) -> None:
     accepted: Any = DIRECTIONS[direction]
     decoder = msgspec.msgpack.Decoder(accepted)
 
-    @settings(max_examples=300)
+    @settings(max_examples=100)
     @given(of_type(accepted))
     def arrives(message: Message) -> None:
         assert decoder.decode(msgspec.msgpack.encode(message)) == message

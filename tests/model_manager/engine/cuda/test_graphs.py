@@ -104,7 +104,7 @@ def _model(config: PreTrainedConfig) -> Any:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, attn_implementation=IMPLEMENTATION).eval()  # type: ignore[no-untyped-call]
+    return AutoModelForCausalLM.from_config(config, attn_implementation=IMPLEMENTATION).eval()
 
 
 @pytest.mark.parametrize(

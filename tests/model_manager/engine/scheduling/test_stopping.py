@@ -232,7 +232,7 @@ class _Decoder:
 
 
 @given(outputs())
-@settings(max_examples=1500)
+@settings(max_examples=500)
 def test_a_text_stops_at_the_first_token_that_completes_a_string_and_ends_before_it(
     case: tuple[Tokenizer, list[int], list[str], int],
 ) -> None:
