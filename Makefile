@@ -3,8 +3,7 @@
 #   make demo    the main job on the prompts in examples/, with the embedded model
 #   make test    the tests (make test-slow: the long ones; make test-runners: those on other runners and real servers,
 #                which take Go, Maven and Java; RUNNER=flink make test-runners those on one), in WORKERS processes
-#                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others;
-#                TESTS= WORKERS=4 make test runs the long tests too, in one
+#                examples of properties are the same each time; HYPOTHESIS_SEARCH=1 make test looks for others
 #   make test-engines  the tests with llama.cpp, OpenVINO, CTranslate2 and vLLM, and with servers: Triton, Ray Serve and
 #                llama.cpp's (pytriton, ray), and with clients (openai_clients, openai_node, schemathesis,
 #                lm_eval, guidellm), in environments made on first use;
@@ -34,7 +33,6 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 # runners wait more than they compute, so four of them share two cores.
 WORKERS ?= 3
 RUNNER_WORKERS ?= 4
-TESTS ?= not slow and not runners and not engines
 PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 RESULTS := benchmarks/results
@@ -50,7 +48,7 @@ demo: $(READY)
 	$(VENV)/bin/millrace run --input 'examples/prompts/*.jsonl' --output out/demo/completions --overwrite
 
 test: $(READY)
-	$(PYTEST) -m "$(TESTS)"
+	$(PYTEST) -m "not slow and not runners and not engines"
 
 test-slow: $(READY)
 	$(PYTEST) -m "slow and not runners and not engines"

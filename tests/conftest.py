@@ -99,14 +99,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups with long tests begin last, when what they need is there, and the longest of them first.
-
-    Fails for a long test that `pytest_ignore_collect` would not find.
-    """
-    long = set()
+    """The longest group begins first. Fails for a long test that `pytest_ignore_collect` would not find."""
     for item in items:
-        if any(item.get_closest_marker(mark) for mark in ("slow", "runners", "engines")):
-            long.add(group(item.nodeid))
-            if not _is_marked(item.path):
-                raise pytest.UsageError(f"{item.nodeid}: its mark is not in its module's text: see {__file__}")
-    items.sort(key=lambda item: (group(item.nodeid) in long, group(item.nodeid) != "flink"))
+        is_long = any(item.get_closest_marker(mark) for mark in ("slow", "runners", "engines"))
+        if is_long and not _is_marked(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: its mark is not in its module's text: see {__file__}")
+    items.sort(key=lambda item: group(item.nodeid) != "flink")
