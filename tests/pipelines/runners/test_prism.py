@@ -34,7 +34,7 @@ def test_a_prism_that_could_not_be_started_can_be_closed(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_no_other_machine_reaches_prism() -> None:
     own = OwnPrism()
-    before = set(psutil.Process().children())
+    before = set(psutil.Process().children(recursive=True))
     with contextlib.closing(own):
         own.default_job_server(PipelineOptions([f"--prism_location={prism()}"])).start()
         started = set(psutil.Process().children(recursive=True)) - before

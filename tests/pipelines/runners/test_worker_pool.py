@@ -38,7 +38,7 @@ def test_a_worker_is_started_with_the_runners_endpoints_and_stopped(workers: Wor
         asked = beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", **endpoints)
         assert pool.StartWorker(asked).error == ""
         (pid,) = workers.pids()
-        eventually(lambda: bool(list(tmp_path.iterdir())))
+        eventually(lambda: any(file.read_text() for file in tmp_path.iterdir()))
         (said,) = tmp_path.iterdir()
         assert "--id=1-1 " in said.read_text()
         assert "--provision_endpoint=localhost:1" in said.read_text()
