@@ -36,7 +36,7 @@ class SettingsMeta(msgspec.StructMeta):
 
     def __call__(self, *given: Any, **fields: Any) -> Any:
         try:
-            return super().__call__(*given, **fields)
+            made = super().__call__(*given, **fields)
         except TypeError:
             names: tuple[str, ...] = self.__struct_fields__
             if given:
@@ -45,7 +45,13 @@ class SettingsMeta(msgspec.StructMeta):
             if strange := [name for name in fields if name not in names]:
                 what = f"setting of {self.__name__}"
                 raise TypeError(unknown(strange[0], names, what=what, near=self._nearest)) from None
+            self._check_types(fields)
             raise
+        self._check_types(fields)
+        return made
+
+    def _check_types(self, fields: Mapping[str, Any]) -> None:
+        """A class may refuse what is given in another type: constructors of structs check none."""
 
     def _nearest(self, name: str) -> str | None:
         """The setting that was probably meant; a class may know more."""
@@ -77,10 +83,14 @@ def converted(
 
 def check_types(settings: msgspec.Struct, error: type[MillraceError]) -> None:
     """Raises `error`, which names the field, for a value of another type: constructors of structs check none."""
-    fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
-    hints = _hints(type(settings))
+    check_fields({name: getattr(settings, name) for name in settings.__struct_fields__}, type(settings), error)
+
+
+def check_fields(fields: Mapping[str, Any], settings: type[msgspec.Struct], error: type[MillraceError]) -> None:
+    """Raises `error`, which names the field, for a value of another type than it has in `settings`."""
+    hints = _hints(settings)
     if not all(_fits(value, hints[name]) for name, value in fields.items()):
-        raise error(_misfit(fields, type(settings)))
+        raise error(_misfit(fields, settings))
 
 
 @cache

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Self, TypeVar, get_type_hints
 import msgspec
 
 from .constraint import Constraint
-from .conversion import SettingsMeta, converted, nearest, shown
+from .conversion import SettingsMeta, check_fields, converted, nearest, shown
 from .errors import InvalidRequest
 
 MOST_LOGPROBS = 20
@@ -106,7 +106,7 @@ class SamplingParams(
 ):
     """Parameters of one request, in the field's usual names; greedy unless `temperature` is above 0.
 
-    Raises InvalidRequest, naming the parameter, for a value outside its range.
+    Raises InvalidRequest, naming the parameter, for a value of another type or outside its range.
     """
 
     max_tokens: Annotated[int, _COUNT] = 128
@@ -196,6 +196,10 @@ class SamplingParams(
     @classmethod
     def _nearest(cls, name: str) -> str | None:
         return nearest_parameter(name)
+
+    @classmethod
+    def _check_types(cls, fields: Mapping[str, Any]) -> None:
+        check_fields(fields, cls, InvalidRequest)
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """These parameters with a row's own on top; raises InvalidRequest as `parse` does."""

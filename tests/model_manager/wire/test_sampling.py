@@ -25,6 +25,24 @@ def test_each_parameter_is_in_its_page() -> None:
     assert [name for name in SamplingParams.__struct_fields__ if f"`{name}`" not in page] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", "4"),
+        ("max_tokens", 4.5),
+        ("temperature", "hot"),
+        ("stop", "END"),
+        ("ignore_eos", "yes"),
+        ("logit_bias", {"a": 1.0}),
+        ("constraint", "a|b"),
+    ],
+)
+def test_the_constructor_refuses_a_value_of_another_type(name: str, value: Any) -> None:
+    """Its letters would be the stop strings, and a process further on would find the number."""
+    with pytest.raises(InvalidRequest, match=f"^{name}=.*: takes "):
+        SamplingParams(**{name: value})
+
+
 INVALID = [
     ("max_tokens", 0),
     ("max_tokens", -1),
