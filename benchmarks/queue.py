@@ -43,6 +43,7 @@ class IdleRunner:
     num_blocks = 8192
     block_size = 16
     eos_token_ids: list[int] = []  # noqa: RUF012
+    has_graphs = False
     runs_ahead = False
 
     def __init__(self) -> None:

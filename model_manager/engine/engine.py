@@ -43,7 +43,7 @@ from .this_process import shared_with_template
 _MOMENT = 0.01
 """Seconds that a step waits for a constraint where nothing else is to be done."""
 _ADMISSIONS = 32
-"""Of all sequences, one in so many is admitted at a time on a GPU, where decoding alone is one launch."""
+"""Where decoding alone is one launch, max_num_seqs / 32 prompts begin together."""
 _NOT_FINITE = "the model computed NaN or infinity for a token of its prompt"
 
 
@@ -86,7 +86,7 @@ class LLMEngine:
             self._table,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            admits_together=max(1, config.max_num_seqs // _ADMISSIONS) if runner.runs_ahead else 1,
+            admits_together=max(1, config.max_num_seqs // _ADMISSIONS) if runner.has_graphs else 1,
         )
         self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptOutputs(runner)

@@ -154,6 +154,8 @@ class ModelRunner(Protocol):
     num_blocks: int
     block_size: int
     eos_token_ids: list[int]
+    has_graphs: bool
+    """Whether a step of decoding alone is one launch, so that prompts are better admitted several at a time."""
     runs_ahead: bool
     """True if `execute` only launches work, in order, and reads tokens from `sampled`: then a step can be launched
     before the tokens of the last one are known.

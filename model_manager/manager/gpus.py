@@ -39,7 +39,7 @@ def visible_gpus(
 ) -> tuple[str, ...]:
     """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES gives or takes."""
     # a sandbox such as gVisor shows the device files alone
-    found = list(drivers.iterdir()) if drivers.is_dir() else list(devices.glob("nvidia[0-9]*"))
+    found = list(drivers.glob("*")) or list(devices.glob("nvidia[0-9]*"))
     present = [str(index) for index, _ in enumerate(found)]
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None or not present:

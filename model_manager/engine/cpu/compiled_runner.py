@@ -39,6 +39,7 @@ def obstacle(plan: DecoderPlan, shape: CacheShape, fmt: Format) -> str | None:
 class CompiledRunner:
     """A ModelRunner (interface.py) of a DecoderPlan on a CPU."""
 
+    has_graphs = False
     runs_ahead = False  # the processor that would prepare the next step computes this one
 
     def __init__(

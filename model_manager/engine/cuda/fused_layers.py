@@ -10,56 +10,108 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.functional import gelu, silu
 
 from . import layer_kernels
 from .triton_attention import power_of_two
 
 _ROWS = 5
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""A few roundings of the format: kernels round once, at their end."""
+"""A few roundings of the format, as a part of a row's size: kernels round once, at their end."""
+_LARGE = 30.0
+"""By which rows are multiplied a second time, so that a part that limits its values shows it."""
 _NORM_ELEMENTS = 2048
 _GATE_BLOCK = 1024
 _ROPE = "apply_rotary_pos_emb"
 """transformers' name for the function in the modules that have rotary embedding."""
+_ACTIVATIONS: dict[bool, Callable[[torch.Tensor], torch.Tensor]] = {
+    False: silu,
+    True: functools.partial(gelu, approximate="tanh"),
+}
+"""By whether `layer_kernels.gate` is told GELU."""
+
+
+class FusedLayers:
+    """What kernels compute of a model, and what they stand for."""
+
+    def __init__(self) -> None:
+        self.counts = {"norms": 0, "gates": 0, "rotations": 0}
+        self._forwards: list[tuple[Any, Callable[..., torch.Tensor]]] = []
+        self._rotations: list[_Rotation] = []
+
+    def replace(self, kind: str, module: Any, forward: Callable[..., torch.Tensor]) -> None:
+        """Have `forward` compute a module."""
+        module.forward = forward
+        self._forwards.append((module, forward))
+        self.counts[kind] += 1
+
+    def rotate(self, rotation: _Rotation) -> None:
+        """Have a kernel rotate in a module of transformers: for all of its models in this process."""
+        rotation.put_in()
+        self._rotations.append(rotation)
+        self.counts["rotations"] += 1
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Within, the model computes what its own code says: to compare the kernels with."""
+        for module, _ in self._forwards:
+            del module.forward
+        for rotation in self._rotations:
+            rotation.take_out()
+        try:
+            yield
+        finally:
+            for module, forward in self._forwards:
+                module.forward = forward
+            for rotation in self._rotations:
+                rotation.put_in()
 
 
 @torch.inference_mode()
-def fuse_layers(model: torch.nn.Module) -> dict[str, int]:
-    """Replace in `model`, which lies where its kernels run, whatever a kernel computes; how many of each."""
-    counts = {"norms": 0, "gates": 0, "rotations": 0}
+def fuse_layers(model: torch.nn.Module) -> FusedLayers:
+    """Replace in `model`, which lies where its kernels run, whatever a kernel computes."""
+    fused = FusedLayers()
+    like = next(model.parameters())
+    if like.dtype not in _TOLERANCE:
+        return fused
     for module in model.modules():
-        counts["norms"] += _fuse_norm(module)
-        counts["gates"] += _fuse_gate(module)
-    for name, heads in _rotating(model):
-        counts["rotations"] += _fuse_rotation(name, heads, next(model.parameters()))
-    return counts
+        if norm := _norm_of(module, like.dtype):
+            fused.replace("norms", module, norm)
+        elif gate := _gate_of(module, like.dtype):
+            fused.replace("gates", module, gate)
+    for name, sizes in _rotating(model):
+        if rotation := _rotation_of(name, sizes, like):
+            fused.rotate(rotation)
+    return fused
 
 
-def _fuse_norm(module: torch.nn.Module) -> bool:
+def _norm_of(module: torch.nn.Module, dtype: torch.dtype) -> Callable[..., torch.Tensor] | None:
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     weight = getattr(module, "weight", None)
     if not type(module).__name__.endswith("RMSNorm") or epsilon is None or not isinstance(weight, torch.Tensor):
-        return False
-    if weight.ndim != 1 or weight.dtype not in _TOLERANCE:
-        return False
-    rows = 3 * _random(weight, _ROWS, weight.shape[0])
-    for plus_one in (False, True):  # Gemma's weights are what exceeds 1
-        fused = functools.partial(normed, weight, float(epsilon), plus_one)
-        if _agree(_answer(module, rows), fused(rows)):
-            module.forward = fused
-            return True
-    return False
+        return None
+    if weight.ndim != 1 or weight.dtype != dtype:
+        return None
+    dim = weight.shape[0]
+    # columns of many sizes about a mean, so that groups and means count; then rows so small that epsilon does
+    rows = _random(weight, _ROWS, dim) * torch.linspace(0.1, 10.0, dim).to(weight) + 0.5
+    rows = torch.cat([rows, rows / rows.float().norm(dim=-1, keepdim=True).to(dtype) * (dim * float(epsilon)) ** 0.5])
+    wanted = _answer(module, rows)
+    both = [functools.partial(normed, weight, float(epsilon), plus_one) for plus_one in (False, True)]
+    nearest = min(both, key=lambda each: _apart(wanted, each(rows)))  # Gemma's weights are what exceeds 1
+    return nearest if _agree(wanted, nearest(rows)) else None
 
 
 def normed(weight: torch.Tensor, epsilon: float, plus_one: bool, states: torch.Tensor) -> torch.Tensor:
     """The RMS norm of each row of [..., dim], times `weight` [dim]."""
     dim, inner = states.shape[-1], 1
+    assert weight.shape == (dim,), "rows as wide as the weights"
     if states.ndim == 4 and len(states) == 1 and states.stride(3) == 1:  # heads, which may lie in a wider product
-        inner, outer_stride, inner_stride = states.shape[2], states.stride(1), states.stride(2)
-        rows = states
+        rows, inner, outer_stride, inner_stride = states, states.shape[2], states.stride(1), states.stride(2)
     else:
         rows = _together(states.reshape(-1, dim))
         outer_stride, inner_stride = rows.stride(0), 0
@@ -83,21 +135,25 @@ def normed(weight: torch.Tensor, epsilon: float, plus_one: bool, states: torch.T
     return output
 
 
-def _fuse_gate(module: Any) -> bool:
-    """A feed-forward part whose down projection reads activation(gate) x up."""
-    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not all(isinstance(part, torch.nn.Linear) for part in parts) or not hasattr(module, "act_fn"):
-        return False
-    if parts[0].weight.dtype not in _TOLERANCE:  # type: ignore[union-attr]
-        return False
-    rows = _random(parts[0].weight, 1, _ROWS, module.gate_proj.in_features)  # type: ignore[union-attr]
-    wanted = _answer(module, rows)
-    for gelu in (False, True):
-        fused = functools.partial(_feed_forward, module, gelu)
-        if _agree(wanted, fused(rows)):
-            module.forward = fused
-            return True
-    return False
+def _gate_of(module: Any, dtype: torch.dtype) -> Callable[..., torch.Tensor] | None:
+    """For a feed-forward part whose down projection reads activation(gate) x up."""
+    parts: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    activation = getattr(module, "act_fn", None)
+    if not all(isinstance(part, torch.nn.Linear) for part in parts) or not callable(activation):
+        return None
+    gate, up, down = parts
+    if gate.weight.dtype != dtype or gate.weight.shape != up.weight.shape or gate.out_features != down.in_features:
+        return None
+    rows = _random(gate.weight, 1, _ROWS, gate.in_features)
+    rows = torch.cat([rows, _LARGE * rows], dim=1)
+    wanted, steps = _answer(module, rows), torch.linspace(-_LARGE, _LARGE, 1001, device=rows.device)
+    for is_gelu, known in _ACTIVATIONS.items():
+        fused = functools.partial(_feed_forward, module, is_gelu)
+        said = _answer(activation, steps)
+        is_same = isinstance(said, torch.Tensor) and torch.allclose(said, known(steps), atol=1e-4, rtol=1e-4)
+        if is_same and _agree(wanted, fused(rows)):
+            return fused
+    return None
 
 
 def _feed_forward(module: Any, gelu: bool, x: torch.Tensor) -> torch.Tensor:
@@ -107,6 +163,7 @@ def _feed_forward(module: Any, gelu: bool, x: torch.Tensor) -> torch.Tensor:
 
 def gated(gates: torch.Tensor, values: torch.Tensor, gelu: bool) -> torch.Tensor:
     """activation(gates) x values of [..., dim], by SiLU or by GELU's tanh approximation."""
+    assert gates.shape == values.shape, "a value for each gate"
     dim = gates.shape[-1]
     output = torch.empty(gates.shape, dtype=gates.dtype, device=gates.device)
     gates, values = _together(gates.reshape(-1, dim)), _together(values.reshape(-1, dim))
@@ -126,38 +183,47 @@ def _rotating(model: torch.nn.Module) -> Iterator[tuple[str, tuple[int, int, int
     yield from ((name, sizes) for name in found if hasattr(sys.modules[name], _ROPE))
 
 
-def _fuse_rotation(name: str, sizes: tuple[int, int, int], like: torch.Tensor) -> bool:
-    """Replace the function that a module of transformers rotates with, where it turns halves of whole heads."""
-    module = sys.modules[name]
-    own = getattr(module, _ROPE)
-    if isinstance(own, _Rotation):
-        return True
+def _rotation_of(name: str, sizes: tuple[int, int, int], like: torch.Tensor) -> _Rotation | None:
+    """For a module of transformers whose function turns halves of whole heads."""
+    rotation = _Rotation(name)
     heads, kv_heads, dim = sizes
-    if dim % 2 or like.dtype not in _TOLERANCE:
-        return False
+    if dim % 2:
+        return None
     query, key = (_random(like, 1, _ROWS, count, dim).transpose(1, 2) for count in (heads, kv_heads))
     angles = _random(like, 1, _ROWS, dim // 2).float().repeat(1, 1, 2)
     given = (query, key, angles.cos().to(like.dtype), angles.sin().to(like.dtype))
-    wanted = _answer(own, *given)
-    if not isinstance(wanted, tuple) or not all(map(_agree, wanted, rotated(*given))):
-        return False
-    setattr(module, _ROPE, _Rotation(own))
-    return True
+    wanted = _answer(rotation.own, *given)
+    return rotation if isinstance(wanted, tuple) and all(map(_agree, wanted, rotated(*given))) else None
 
 
 class _Rotation:
-    """In the place of transformers' function, for whatever model and device of its module call it."""
+    """In the place of the function of a module of transformers, for whatever model and device call it."""
 
-    def __init__(self, own: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._own = own
+    def __init__(self, name: str) -> None:
+        self._module = sys.modules[name]
+        found = getattr(self._module, _ROPE)
+        self.own: Callable[..., Any] = found.own if isinstance(found, _Rotation) else found
+
+    def put_in(self) -> None:
+        setattr(self._module, _ROPE, self)
+
+    def take_out(self) -> None:
+        setattr(self._module, _ROPE, self.own)
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any, **others: Any
     ) -> Any:
-        known = not more and not others and q.ndim == 4 and len(q) == 1 and q.device.type == layer_kernels.DEVICE
-        if known and cos.shape == (1, q.shape[2], q.shape[3]) and q.stride(3) == k.stride(3) == 1:
+        given_alone = not more and not others and isinstance(k, torch.Tensor)
+        if given_alone and _is_turned(q, cos) and q.stride(3) == k.stride(3) == 1:
             return rotated(q, k, cos, sin)
-        return self._own(q, k, cos, sin, *more, **others)
+        return self.own(q, k, cos, sin, *more, **others)
+
+
+def _is_turned(query: torch.Tensor, cos: torch.Tensor) -> bool:
+    """Whether the kernel takes these: whole heads of one packed batch where it runs, without gradients."""
+    if query.ndim != 4 or query.device.type != layer_kernels.DEVICE or torch.is_grad_enabled():
+        return False
+    return len(query) == 1 and cos.shape == (1, query.shape[2], query.shape[3])
 
 
 def rotated(
@@ -206,9 +272,13 @@ def _answer(call: Callable[..., Any], *given: torch.Tensor) -> Any:
         return None
 
 
+def _apart(wanted: Any, got: torch.Tensor) -> float:
+    """How far the worst row of the last dimension is off, as a part of its size; infinite where the shape differs."""
+    if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
+        return float("inf")
+    return float(((wanted.float() - got.float()).norm(dim=-1) / wanted.float().norm(dim=-1)).max())
+
+
 def _agree(wanted: Any, got: torch.Tensor) -> bool:
     """True if each row of the last dimension is the same but for roundings."""
-    if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
-        return False
-    apart = (wanted.float() - got.float()).norm(dim=-1)
-    return bool((apart <= _TOLERANCE[wanted.dtype] * wanted.float().norm(dim=-1)).all())
+    return _apart(wanted, got) <= _TOLERANCE[got.dtype]

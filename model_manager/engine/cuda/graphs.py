@@ -47,11 +47,13 @@ class CudaCapture:
 
     def __call__(self, work: Callable[[], torch.Tensor]) -> Replay:
         self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
-            work()  # what is compiled, tuned or allocated at first use must be so before
-            with _refusing_waits():
-                work()
-        torch.cuda.current_stream().wait_stream(self._side)
+        try:
+            with torch.cuda.stream(self._side):
+                work()  # what is compiled, tuned or allocated at first use must be so before
+                with _refusing_waits():
+                    work()
+        finally:
+            torch.cuda.current_stream().wait_stream(self._side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._side):
             result = work()
@@ -93,6 +95,7 @@ class PlacedModelRunner(TorchModelRunner):
         for size in reversed(sizes):
             placed = self._placing.place(padded(_NO_STEP, size))
             self._graphs[size] = capture(functools.partial(self._decode, placed, logits[:size]))
+        self.has_graphs = True
 
     def release(self) -> None:
         """Drop all graphs."""

@@ -34,15 +34,25 @@ def cuda_runner(
 
     `sizes` as of TorchModelRunner.
     """
-    from . import fused_layers, triton_attention
-    from . import graphs as cuda_graphs  # triton comes with torch for CUDA alone
-    from .step_buffer import StepBuffer
+    from . import fused_layers
 
     fused = fused_layers.fuse_layers(model)
-    log.info("one kernel each: %s", ", ".join(f"{count} {name}" for name, count in fused.items()))
+    log.info("one kernel each: %s", ", ".join(f"{count} {name}" for name, count in fused.counts.items()))
     if captures and not config.max_loras:  # adapters stand around single layers, and so do a divided model's hooks
         log.info("%d linear layers share products", merge_linears(model))
-    sizes |= {"device": device, "max_model_len": max_model_len}
+    sizes |= {"device": device, "max_model_len": max_model_len, "as_written": fused.undone}
+    return _attending_runner(model, config, shape, sizes, captures=captures)
+
+
+def _attending_runner(
+    model: Any, config: ModelConfig, shape: CacheShape, sizes: dict[str, Any], *, captures: bool
+) -> TorchModelRunner:
+    """A runner with the attention that the GPU is able to."""
+    from . import graphs as cuda_graphs  # triton comes with torch for CUDA alone
+    from . import triton_attention
+    from .step_buffer import StepBuffer
+
+    device = sizes["device"]
     if not triton_attention.supports(shape) or torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
         name = torch.cuda.get_device_name(device)
         log.warning("no kernel for heads of %d in %s on %s: attention gathers, slowly", *_kind(shape), name)
@@ -52,7 +62,7 @@ def cuda_runner(
         device,
         max_tokens=max(config.max_num_batched_tokens, most_rows),
         max_seqs=most_rows,
-        max_blocks=-(-max_model_len // config.block_size),
+        max_blocks=-(-sizes["max_model_len"] // config.block_size),
     )
     num_sms = torch.cuda.get_device_properties(device).multi_processor_count
     attention = triton_attention.TritonAttention(shape, device, buffer, num_sms)

@@ -17,6 +17,7 @@ from ...wire.cores import usable_cores
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
 from ..quantization.precision import CACHE_FORMATS, check_formats
+from ..sampling.torch_sampling import BYTES_A_WEIGHT, MOST_WEIGHTS
 from ..scheduling.prompt_outputs import MOST_LOGITS
 from ..speculation.drafts import most_draft_rows
 from . import kv_memory
@@ -138,8 +139,10 @@ class Placement:
         states = config.max_num_batched_tokens * width * self.dtype.itemsize
         read = min(MOST_LOGITS, config.max_num_batched_tokens * layout.vocab_size)
         logits = (config.max_num_seqs * layout.vocab_size + read) * (self.dtype.itemsize + 4 * 4)
+        sampled = min(MOST_WEIGHTS[self.device.type], config.max_num_seqs * layout.vocab_size)
+        sampling = sampled * BYTES_A_WEIGHT if self.device.type == "cuda" else 0
         drafts = most_draft_rows(config, self.device.type, layout.vocab_size) * layout.vocab_size
-        return int(states + logits + drafts * (self.dtype.itemsize + 4))
+        return int(states + logits + sampling + drafts * (self.dtype.itemsize + 4))
 
 
 def _share_of(config: ModelConfig, world: int) -> ModelConfig:

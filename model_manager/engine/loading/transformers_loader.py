@@ -95,8 +95,14 @@ class TransformersModel:
         rounds_weights = self.quantization != "none"
         if placement.device.type == "cuda":
             within = tolerance(self._model, rounds_weights=rounds_weights, rounds_cache=rounds_cache)
-            most = {"max_tokens": config.max_num_batched_tokens, "max_seqs": config.max_num_seqs}
-            check_against_own_attention(self._model, runner, within, **most)
+            check_against_own_attention(
+                self._model,
+                runner,
+                within,
+                max_tokens=config.max_num_batched_tokens,
+                max_seqs=config.max_num_seqs,
+                as_written=runner.as_written,
+            )
             return
         shape = replace(placement.cache_shape(layout, min(runner.num_blocks, _CHECKED_BLOCKS)), rounded=None)
         within = tolerance(self._model, rounds_weights=rounds_weights, rounds_cache=False)

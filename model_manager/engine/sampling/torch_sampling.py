@@ -14,8 +14,10 @@ from .host_copy import to_device
 from .logit_rows import Listed, MaskBits, SamplingRows
 from .random_numbers import uniforms
 
-_MOST_WEIGHTS = {"cuda": 2**26, "cpu": 2**23}
-"""Most weights (rows times vocabulary) that are sorted and summed at once; a GPU has a row for each of its parts."""
+MOST_WEIGHTS = {"cuda": 2**26, "cpu": 2**23}
+"""Most weights (rows times vocabulary) that are sorted and summed at once; few rows leave most of a GPU idle."""
+BYTES_A_WEIGHT = 48
+"""Of the copies, ranks, orders and sums of a weight that sorting and summing hold at a time."""
 
 
 def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
@@ -83,7 +85,7 @@ def _masked(logits: torch.Tensor, masks: MaskBits) -> torch.Tensor:
 def drawn(logits: torch.Tensor, best: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """[L] token ids by inverse transform from what each row's parameters leave of [L, V]; `best` is their maximum."""
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    size = max(1, _MOST_WEIGHTS[logits.device.type] // logits.shape[1])
+    size = max(1, MOST_WEIGHTS[logits.device.type] // logits.shape[1])
     uniform = uniforms(rows.settings["seed"], rows.index)
     for start in range(0, len(logits), size):
         part = slice(start, start + size)

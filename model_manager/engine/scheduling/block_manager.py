@@ -77,8 +77,9 @@ class BlockManager:
         return self._taken_by(sequence, self._cache.match(sequence)) + keep_free <= self.num_free
 
     def fit_together(self, sequences: Iterable[Sequence], keep_free: int) -> bool:
-        """Whether `allocate` would surely give all of these waiting sequences their blocks."""
-        return sum(map(self._num_blocks, sequences)) + keep_free <= self.num_free
+        """Whether `allocate` would probably give all of these waiting sequences their blocks."""
+        wanted = sum(self._num_blocks(each) - max(0, self.outlook(each)) for each in sequences)
+        return wanted + keep_free <= self.num_free
 
     def _taken_by(self, sequence: Sequence, cached: list[int]) -> int:
         """How many free blocks a sequence with these cached blocks takes."""

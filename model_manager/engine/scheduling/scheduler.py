@@ -7,6 +7,7 @@ model.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
@@ -52,7 +53,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         admits_together: int = 1,
     ) -> None:
-        """`admits_together` prompts, or all that wait, are to fit before any is admitted beside decoding sequences."""
+        """`admits_together` prompts, or all that may start, are to fit before one begins beside decoding sequences."""
         assert max_num_batched_tokens >= max_num_seqs  # every decoding sequence gets its token in every step
         self.waiting = WaitingQueue(LOOK_AHEAD)
         self.running: OrderedDict[str, Sequence] = OrderedDict()  # by rank
@@ -240,10 +241,11 @@ class Scheduler:
 
     def _puts_off(self) -> bool:
         """True if prompts wait until more of them can be admitted in one step; but not for long."""
-        together = min(self._admits_together, len(self.waiting))
-        rows = len(self.running) + together
-        fit = together < 2 or (
-            rows <= self._max_num_seqs and self._blocks.fit_together(self.waiting.window[:together], keep_free=rows - 1)
+        ready = filter(self._may_start, self.waiting.window)
+        together = list(itertools.islice(ready, self._admits_together)) if self._admits_together > 1 else []
+        rows = len(self.running) + len(together)
+        fit = len(together) < 2 or (
+            rows <= self._max_num_seqs and self._blocks.fit_together(together, keep_free=rows - 1)
         )
         self._steps_put_off = 0 if fit or self._steps_put_off == MOST_STEPS_PUT_OFF else self._steps_put_off + 1
         return self._steps_put_off > 0

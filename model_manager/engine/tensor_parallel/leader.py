@@ -83,6 +83,7 @@ def _spawn(config: ModelConfig, rank: int) -> subprocess.Popen[bytes]:
 class LeadingRunner:
     """The ModelRunner of rank 0: what it computes, its peers compute with it."""
 
+    has_graphs = False
     runs_ahead = False  # its peers, which sample nothing, would not know the tokens
 
     def __init__(self, own: ModelRunner, peers: Peers) -> None:

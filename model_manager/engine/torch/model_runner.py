@@ -5,8 +5,8 @@ Knows tokens, positions and slots; not requests, not why a batch is put together
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,13 +81,18 @@ class TorchModelRunner:
         block_size: int,
         eos_token_ids: list[int],
         adapters: LoraLayers | None = None,
+        as_written: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`adapters` are the model's layers that take adapters."""
+        """`adapters` are the model's layers that take adapters; within `as_written` the model computes what its own
+        code says, whatever stands in its layers' places.
+        """
         connect(model, attention)
         self._model = model
         self._decoder = DecoderTap(model)
         self._attention = attention
         self.adapters = adapters
+        self.as_written = as_written
+        self.has_graphs = False
         self.runs_ahead = device.type == "cuda"
         self._device = device
         self.vocab_size = vocab_size

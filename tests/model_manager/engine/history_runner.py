@@ -48,6 +48,7 @@ class HistoryRunner:
         *,
         runs_ahead: bool = False,
     ) -> None:
+        self.has_graphs = False
         self.runs_ahead = runs_ahead
         self.num_blocks = num_blocks
         self.block_size = block_size

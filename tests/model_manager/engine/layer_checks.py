@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from transformers import GemmaConfig, GemmaForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.cohere import modeling_cohere
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
 from millrace.model_manager.engine.cuda import fused_layers
 from tests.model_manager.engine.triton_checks import DEVICE, INTERPRETED, report
@@ -40,7 +43,7 @@ def what_no_kernel_computes_stays() -> None:
                            num_attention_heads=2)  # fmt: skip
     _compare(GPTNeoXForCausalLM(config), torch.float32, {"norms": 0, "gates": 0})
     own = modeling_cohere.apply_rotary_pos_emb  # turns neighbours, not halves
-    assert not fused_layers._fuse_rotation(modeling_cohere.__name__, (4, 2, 16), torch.zeros(1, device=DEVICE))
+    assert fused_layers._rotation_of(modeling_cohere.__name__, (4, 2, 16), torch.zeros(1, device=DEVICE)) is None
     assert modeling_cohere.apply_rotary_pos_emb is own
 
 
@@ -65,15 +68,61 @@ def rows_in_any_number_and_width() -> None:
 
 
 def heads_in_any_number_and_width() -> None:
-    for heads, kv_heads, dim in ((1, 1, 2), (14, 2, 64), (3, 3, 80), (32, 8, 128)):
+    own = fused_layers._Rotation(modeling_qwen3.__name__).own
+    for dtype, (heads, kv_heads, dim) in itertools.product(DTYPES, ((1, 1, 2), (14, 2, 64), (3, 3, 80), (32, 8, 128))):
         angles = torch.randn(1, 5, dim // 2).repeat(1, 1, 2)
         given = [torch.randn(1, 5, count, dim).transpose(1, 2) for count in (heads, kv_heads)]
-        given += [angles.cos(), angles.sin()]
-        own = modeling_qwen3.apply_rotary_pos_emb
-        wanted = getattr(own, "_own", own)(*given)
-        for got, each in zip(fused_layers.rotated(*(part.to(DEVICE) for part in given)), wanted, strict=True):
+        given = [each.to(dtype) for each in (*given, angles.cos(), angles.sin())]
+        rotated = fused_layers.rotated(*(each.to(DEVICE) for each in given))
+        for got, wanted in zip(rotated, own(*given), strict=True):
             assert got.transpose(1, 2).is_contiguous()
-            torch.testing.assert_close(got.cpu(), each)
+            tolerance = TOLERANCE[dtype]
+            torch.testing.assert_close(got.cpu(), wanted, atol=tolerance, rtol=tolerance)
+
+
+class _Limited(Qwen3MLP):
+    """As models that keep their gates within bounds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gates = self.act_fn(self.gate_proj(x).clamp(max=7.0))
+        result: torch.Tensor = self.down_proj(gates * self.up_proj(x))
+        return result
+
+
+class _CentredRMSNorm(torch.nn.Module):
+    """Takes the mean away first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(40)), 1e-6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (40,), self.weight, None, self.eps)
+
+
+def layers_that_differ_only_for_other_rows_stay() -> None:
+    config = Qwen3Config(**SIZES)
+    for dtype in (torch.float32, torch.bfloat16):
+        for activation, is_known in (
+            ("silu", True),
+            ("gelu_pytorch_tanh", True),
+            ("gelu", False),
+            ("quick_gelu", False),
+        ):
+            part = Qwen3MLP(Qwen3Config(**SIZES, hidden_act=activation)).to(DEVICE, dtype)
+            assert (fused_layers._gate_of(part, dtype) is not None) == is_known, activation
+        assert fused_layers._gate_of(_Limited(config).to(DEVICE, dtype), dtype) is None
+        assert fused_layers._norm_of(_CentredRMSNorm().to(DEVICE, dtype), dtype) is None
+
+
+def a_large_weight_that_is_what_exceeds_one_counts_so() -> None:
+    """Without the 1 the answer would be off by less than roundings in half precision come to."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for plain in (GemmaRMSNorm, Qwen3RMSNorm):
+            module = plain(40).to(DEVICE, dtype)
+            torch.nn.init.constant_(module.weight, 60.0)
+            fused: Any = fused_layers._norm_of(module, dtype)
+            assert fused.args[2] == (plain is GemmaRMSNorm)
 
 
 CHECKS = {
@@ -85,6 +134,8 @@ CHECKS = {
         rows_that_lie_in_a_wider_product,
         rows_in_any_number_and_width,
         heads_in_any_number_and_width,
+        layers_that_differ_only_for_other_rows_stay,
+        a_large_weight_that_is_what_exceeds_one_counts_so,
     )
 }
 
@@ -96,9 +147,10 @@ def _compare(model: Any, dtype: torch.dtype, counts: dict[str, int]) -> None:
         torch.nn.init.uniform_(parameter, 0.5, 1.5) if "norm" in name else torch.nn.init.normal_(parameter, std=0.2)
     model = model.to(DEVICE, dtype).eval()
     ids = torch.arange(20, device=DEVICE)[None]
-    before = model(ids).logits.float()
     fused = fused_layers.fuse_layers(model)
-    assert counts.items() <= fused.items(), fused
+    assert counts.items() <= fused.counts.items(), fused.counts
+    with fused.undone():
+        before = model(ids).logits.float()
     after = model(ids).logits.float()
     assert not torch.equal(after, before) or not any(counts.values()), "the kernels did not run"
     apart = (after - before).norm(dim=-1) / before.norm(dim=-1)
