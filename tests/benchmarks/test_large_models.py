@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks import large_checkpoints
+from benchmarks import gpu_step, large_checkpoints
 from benchmarks.bandwidth import SIZES, bound, bytes_per_second
 from benchmarks.engine import main, shares
 from benchmarks.results import Match, Row
@@ -81,6 +81,17 @@ def test_that_there_is_no_gpu_is_told_before_anything_runs(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", ["engine", "--device", "cuda"])
     with pytest.raises(SystemExit, match="no usable CUDA device"):
         main()
+
+
+@pytest.mark.slow
+def test_a_step_is_looked_at_kernel_by_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_step", "--rehearse", "--checkpoints", str(tmp_path)])
+    gpu_step.main()
+    steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
+    assert [step["name"] for step in steps] == ["8 sequences decode", "1 sequences decode", "prompts begin"]
+    assert all(step["device_ms"] > 0 and step["launch_ms"] > 0 and step["kernels"] for step in steps)
 
 
 @pytest.mark.slow
