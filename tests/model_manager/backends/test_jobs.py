@@ -34,7 +34,7 @@ from tests.runtime_folders import status_of
 from tests.servers.processes import free_port
 from tests.waiting import eventually
 
-ROWS = 150
+ROWS = 300
 FLAGS = {
     "llama_cpp": ["--max_num_seqs=8"],
     "openvino": ["--max_num_seqs=8", "--dtype=float32", "--kv_cache_gib=1"],
