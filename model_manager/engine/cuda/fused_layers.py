@@ -102,8 +102,9 @@ def _norm_of(module: torch.nn.Module, dtype: torch.dtype) -> Callable[..., torch
     rows = torch.cat([rows, rows / rows.float().norm(dim=-1, keepdim=True).to(dtype) * (dim * float(epsilon)) ** 0.5])
     wanted = _answer(module, rows)
     both = [functools.partial(normed, weight, float(epsilon), plus_one) for plus_one in (False, True)]
-    nearest = min(both, key=lambda each: _apart(wanted, each(rows)))  # Gemma's weights are what exceeds 1
-    return nearest if _agree(wanted, nearest(rows)) else None
+    apart = [_apart(wanted, each(rows)) for each in both]
+    nearest = apart.index(min(apart))  # Gemma's weights are what exceeds 1
+    return both[nearest] if apart[nearest] <= _TOLERANCE[dtype] else None
 
 
 def normed(weight: torch.Tensor, epsilon: float, plus_one: bool, states: torch.Tensor) -> torch.Tensor:
@@ -144,16 +145,23 @@ def _gate_of(module: Any, dtype: torch.dtype) -> Callable[..., torch.Tensor] | N
     gate, up, down = parts
     if gate.weight.dtype != dtype or gate.weight.shape != up.weight.shape or gate.out_features != down.in_features:
         return None
+    gelu = _is_gelu(activation, gate.weight.device)
+    if gelu is None:
+        return None
+    fused = functools.partial(_feed_forward, module, gelu)
     rows = _random(gate.weight, 1, _ROWS, gate.in_features)
     rows = torch.cat([rows, _LARGE * rows], dim=1)
-    wanted, steps = _answer(module, rows), torch.linspace(-_LARGE, _LARGE, 1001, device=rows.device)
-    for is_gelu, known in _ACTIVATIONS.items():
-        fused = functools.partial(_feed_forward, module, is_gelu)
-        said = _answer(activation, steps)
-        is_same = isinstance(said, torch.Tensor) and torch.allclose(said, known(steps), atol=1e-4, rtol=1e-4)
-        if is_same and _agree(wanted, fused(rows)):
-            return fused
-    return None
+    return fused if _agree(_answer(module, rows), fused(rows)) else None
+
+
+def _is_gelu(activation: Callable[..., Any], device: torch.device) -> bool | None:
+    """Which of the kernel's activations it is; None for any other."""
+    steps = torch.linspace(-_LARGE, _LARGE, 1001, device=device)
+    said = _answer(activation, steps)
+    if not isinstance(said, torch.Tensor):
+        return None
+    same = (gelu for gelu, known in _ACTIVATIONS.items() if torch.allclose(said, known(steps), atol=1e-4, rtol=1e-4))
+    return next(same, None)
 
 
 def _feed_forward(module: Any, gelu: bool, x: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from .random_numbers import uniforms
 MOST_WEIGHTS = {"cuda": 2**26, "cpu": 2**23}
 """Most weights (rows times vocabulary) that are sorted and summed at once; few rows leave most of a GPU idle."""
 BYTES_A_WEIGHT = 48
-"""Of the copies, ranks, orders and sums of a weight that sorting and summing hold at a time."""
+"""Sorting and summing hold so many bytes for each weight: copies of it, its rank, its place in the order, a sum."""
 
 
 def processed(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
