@@ -15,7 +15,6 @@ import msgspec
 
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
-from ..wire.cores import usable_cores
 from ..wire.errors import ConfigError
 
 _DRIVER_WITHIN = 10.0
@@ -62,15 +61,6 @@ def gpu_memory(gpus: Sequence[str]) -> dict[str, int]:
         _log.warning("the GPUs' memory is not known, so models on them are not counted: %s", error)
         return {}
     return {gpu: sizes[gpu] for gpu in gpus if gpu in sizes}
-
-
-def cores_of_engines() -> int:
-    """Cores that engines on the CPU divide: as many as OMP_NUM_THREADS says, where it is set, else all usable ones.
-
-    Of a list, as OpenMP takes it for regions in each other, the first number.
-    """
-    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(told) if told.isdecimal() and int(told) else usable_cores()
 
 
 def engine_setups(config: ModelConfig, gpus: Sequence[str], cores: int) -> list[EngineSetup]:

@@ -19,6 +19,7 @@ from functools import partial
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
+from ..wire.cores import cores_of_engines
 from ..wire.engine_messages import EngineFailed, EngineReady, Heartbeat, StepReport
 from ..wire.errors import ConfigError, ErrorInfo, InvalidRequest, ManagerUnavailable, MillraceError
 from ..wire.free_memory import free_memory
@@ -46,7 +47,7 @@ from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor, host_of
 from .finding import found_adapter, found_model
-from .gpus import cores_of_engines, gpu_memory, visible_gpus
+from .gpus import gpu_memory, visible_gpus
 from .launching import ENGINE_COMMAND
 from .memory_scheduler import MACHINE, MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine

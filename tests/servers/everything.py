@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.servers import chromium, fake_gcs, java_project, kafka, prism, pubsub, sql
+from tests.servers import chromium, java_project, kafka, prism, sql
 from tests.servers.flink import SCRIPT
 
 
@@ -20,10 +20,8 @@ def _flink() -> None:
 def main() -> None:
     """One after another, with the seconds that each takes."""
     installs = {
-        "Prism": prism.prism,
+        "Prism, fake-gcs-server and Pub/Sub": prism.prism,
         "Chromium": chromium.program,
-        "fake-gcs-server": fake_gcs.program,
-        "Pub/Sub": pubsub.program,
         "Kafka": kafka.libraries,
         "Flink": _flink,
         "Beam SQL": sql.jars,

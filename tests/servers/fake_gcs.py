@@ -15,11 +15,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.servers.faulty_http import FaultyProxy, Reply, Request, Status
+from tests.servers.go_programs import go_program
 from tests.servers.http_threads import running
-from tests.servers.installed import go_install, installed
 from tests.servers.processes import free_port, listens, serving
 
-VERSION = "v1.56.1"
 _PART = b"Content-Type: application/http\n"
 _BATCH_BOUNDARY = "a-part-of-a-batch"
 
@@ -123,8 +122,7 @@ def part_fails(code: int) -> Status:
 
 def program() -> Path:
     """Installed the first time."""
-    install = go_install("github.com/fsouza/fake-gcs-server", VERSION)
-    return installed("fake-gcs-server", VERSION, install) / "fake-gcs-server"
+    return go_program("fake-gcs-server")
 
 
 @contextlib.contextmanager

@@ -50,15 +50,6 @@ def _fill(folder: Path, install: Callable[[Path], None]) -> None:
     partial.rename(folder)
 
 
-def go_install(package: str, version: str) -> Callable[[Path], None]:
-    """What installs a Go program, built from its module."""
-
-    def install(folder: Path) -> None:
-        run("go", "install", f"{package}@{version}", GOBIN=str(folder), GOFLAGS="-p=1")
-
-    return install
-
-
 def run(*command: str, cwd: Path | None = None, **environment: str) -> None:
     """Run a builder; what it said is in the error where it fails."""
     built = subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False)

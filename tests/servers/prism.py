@@ -1,4 +1,4 @@
-"""Prism, Beam's portable runner in Go: built once by `go install`."""
+"""Prism, Beam's portable runner in Go."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.servers.installed import go_install, installed
+from tests.servers.go_programs import go_program
 from tests.servers.processes import free_port, listens, serving
-
-VERSION = "2.77.0"
-"""Beam's, as the SDK's."""
 
 
 def prism() -> Path:
     """The program."""
-    install = go_install("github.com/apache/beam/sdks/v2/go/cmd/prism", f"v{VERSION}")
-    return installed("prism", VERSION, install) / "prism"
+    return go_program("prism")
 
 
 @contextlib.contextmanager

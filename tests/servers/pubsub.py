@@ -1,6 +1,6 @@
 """A Pub/Sub of the test's own: the in-memory server of Google's Go client, which speaks the real protocol.
 
-Built once from pubsub_server/. Clients find it by PUBSUB_EMULATOR_HOST.
+Built once from go_programs/pubsubserver/. Clients find it by PUBSUB_EMULATOR_HOST.
 
 python -m tests.servers.pubsub PORT TOPIC …    runs one, with these topics, and a subscription of the same name to each,
                                                in the project millrace-test, until Ctrl-C
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -27,12 +26,9 @@ from typing import Any
 from google.api_core.exceptions import DeadlineExceeded
 from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.servers.installed import installed, run
+from tests.servers.go_programs import go_program
 from tests.servers.processes import free_port, listens, serving
 
-VERSION = "2.8.0"
-"""The version of cloud.google.com/go/pubsub/v2."""
-_SOURCE = Path(__file__).with_name("pubsub_server")
 _PROJECT = "projects/millrace-test"
 
 
@@ -87,7 +83,7 @@ class PubSub:
 
 def program() -> Path:
     """Built the first time."""
-    return installed("pubsub", VERSION, _install) / "pubsubserver"
+    return go_program("pubsubserver")
 
 
 @contextlib.contextmanager
@@ -117,12 +113,6 @@ def main(port: str, *topics: str) -> None:
             server.subscription(server.topic(topic), name=topic)
         print(f"PUBSUB_EMULATOR_HOST={server.address}", *topics, flush=True)
         signal.pause()
-
-
-def _install(folder: Path) -> None:
-    source = folder / "source"
-    shutil.copytree(_SOURCE, source)
-    run("go", "build", "-o", str(folder / "pubsubserver"), ".", cwd=source, GOFLAGS="-p=1 -mod=mod")
 
 
 if __name__ == "__main__":

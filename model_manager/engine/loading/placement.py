@@ -13,7 +13,7 @@ import torch
 
 from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, tied_output_numbers
 from ...wire.config import ModelConfig
-from ...wire.cores import usable_cores
+from ...wire.cores import cores_of_engines
 from ...wire.free_memory import free_memory
 from ..paged_attention import AttentionLayout, CacheShape
 from ..quantization.precision import CACHE_FORMATS, check_formats
@@ -72,7 +72,7 @@ class Placement:
 
     @property
     def num_threads(self) -> int:
-        return self.config.num_threads or usable_cores()
+        return self.config.num_threads or cores_of_engines()
 
     @property
     def weight_bytes(self) -> int:

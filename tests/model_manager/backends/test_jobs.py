@@ -72,12 +72,14 @@ class Subject:
     """It generates tokens; else its answers are the prompts' own words."""
 
     def pid(self, runtime: Path) -> int | None:
-        """The process that answers: the inference process, or the server that it has started."""
-        found = [psutil.Process(pid) for pid in engines_of(runtime)]
-        if self.is_server:
-            below = [child for engine in found for child in engine.children(recursive=True)]
-            found = [process for process in below if listens(process)]
-        return found[0].pid if found else None
+        """The process that answers: the inference process, or the server that it has started; None between two."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = [psutil.Process(pid) for pid in engines_of(runtime)]
+            if self.is_server:
+                below = [child for engine in found for child in engine.children(recursive=True)]
+                found = [process for process in below if listens(process)]
+            return found[0].pid if found else None
+        return None
 
 
 def listens(process: psutil.Process) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import torch
 
@@ -114,17 +115,31 @@ def hidden_after(history: list[int]) -> torch.Tensor:
 
 
 def reference_tokens(request: Request, max_len: int) -> list[int]:
-    """What a request alone generates, without cache, blocks or batch; for requests without stop strings."""
+    """What a request alone generates, without cache, blocks or batch; for requests without stop strings.
+
+    Computed once for the same request: a random test asks again and again.
+    """
+    asked = (tuple(request.prompt_token_ids), msgspec.json.encode(request.params), sampling_seed(request), max_len)
+    if asked not in _references:
+        _references[asked] = _generated(request, max_len)
+    return list(_references[asked])
+
+
+_references: dict[tuple[tuple[int, ...], bytes, int, int], list[int]] = {}
+
+
+def _generated(request: Request, max_len: int) -> list[int]:
     tokens = list(request.prompt_token_ids)
     output: list[int] = []
     most = min(request.params.max_tokens, max_len - len(tokens))
+    sampler = Sampler()
     while len(output) < most:
         rows = rows_of(
             [Case(request.params, sampling_seed(request), request.prompt_token_ids, output)],
             eos=[EOS],
             vocab_size=VOCAB_SIZE,
         )
-        sampled = Sampler().sample(logits_after(tokens)[None], rows)
+        sampled = sampler.sample(logits_after(tokens)[None], rows)
         output = output + sampled.token_ids
         tokens += sampled.token_ids
         if output[-1] in request.params.stop_token_ids or (output[-1] == EOS and not request.params.ignore_eos):

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millrace.model_manager.manager.gpus import cores_of_engines, engine_setups, gpu_memory, visible_gpus
+from millrace.model_manager.manager.gpus import engine_setups, gpu_memory, visible_gpus
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.cores import usable_cores
+from millrace.model_manager.wire.cores import cores_of_engines, usable_cores
 from millrace.model_manager.wire.errors import ConfigError
 
 FOUR = ("0", "1", "2", "3")

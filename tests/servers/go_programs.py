@@ -1,0 +1,30 @@
+"""Servers that are written in Go: Prism, fake-gcs-server and a Pub/Sub. Built once, as one module.
+
+Their versions are in go_programs/go.mod. As one module they share the libraries that they are made of, which are
+compiled once: apart, they took half as long again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from zlib import crc32
+
+from tests.servers.installed import installed, run
+
+_SOURCE = Path(__file__).with_name("go_programs")
+_MANY_COLLECTIONS_FEWER = {"GOGC": "800", "CGO_ENABLED": "0"}
+_WITHOUT_DEBUGGING = ("-gcflags=all=-dwarf=false", "-ldflags=-s -w")
+
+
+@cache
+def go_program(name: str) -> Path:
+    """`prism`, `fake-gcs-server` or `pubsubserver`."""
+    sources = sorted(path for path in _SOURCE.rglob("*") if path.is_file())
+    version = f"{crc32(b''.join(path.read_bytes() for path in sources)):08x}"
+    return installed("go-programs", version, _build) / name
+
+
+def _build(folder: Path) -> None:
+    command = ["go", "build", "-p=1", *_WITHOUT_DEBUGGING, "-o", f"{folder}/", "./pubsubserver", "tool"]
+    run(*command, cwd=_SOURCE, **_MANY_COLLECTIONS_FEWER)
