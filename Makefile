@@ -30,9 +30,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 # Tests of a file, or of a runner, stay in one process and begin in the order that tests/conftest.py says. Tests on other
-# runners wait more than they compute, so four of them share two cores.
-WORKERS ?= 3
-RUNNER_WORKERS ?= 4
+# runners wait more than they compute, so six of them share two cores.
+WORKERS ?= 4
+RUNNER_WORKERS ?= 6
 PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 RESULTS := benchmarks/results

@@ -86,6 +86,10 @@ def _is_marked(module: Path) -> bool:
     return bool(_MARKED.search(module.read_text()))
 
 
+_EARLY = ("tests/notebooks", "tests/serving", "tests/transforms", "tests/pipelines/streams", "tests/pipelines/job")
+"""Folders late in the alphabet in which a file lasts a minute or more."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """A quarter of the time of importing all tests would be the garbage collector's."""
@@ -99,9 +103,12 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest group begins first. Fails for a long test that `pytest_ignore_collect` would not find."""
+    """Groups that last long begin first: else one of them ends alone, on one core.
+
+    Fails for a long test that `pytest_ignore_collect` would not find.
+    """
     for item in items:
         is_long = any(item.get_closest_marker(mark) for mark in ("slow", "runners", "engines"))
         if is_long and not _is_marked(item.path):
             raise pytest.UsageError(f"{item.nodeid}: its mark is not in its module's text: see {__file__}")
-    items.sort(key=lambda item: group(item.nodeid) != "flink")
+    items.sort(key=lambda item: (group(item.nodeid) != "flink", not item.nodeid.startswith(_EARLY)))

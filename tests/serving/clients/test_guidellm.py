@@ -20,6 +20,7 @@ def test_all_requests_of_a_load_are_streamed_whole(
     real: Server, client_program: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("GUIDELLM__MAX_WORKER_PROCESSES", "1")  # else each of eight imports torch
     report = tmp_path / "report.json"
     options = {
         "backend": f"kind=openai_http,target={real.url}",
