@@ -7,15 +7,14 @@ returned is completed. Knows token ids, not where they come from.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -93,8 +92,9 @@ class Session:
         self._settings = settings
         self._decoder = decoder
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         """Guards everything below."""
+        self._changed = threading.Condition(self._lock)
         self._ledger = Ledger()
         self._waits: dict[Waiter, Request] = {}
         """Callers that wait for a credit, and that nobody has cancelled."""
@@ -110,14 +110,14 @@ class Session:
         ]
         for thread in self._threads:
             thread.start()
-        self._on_done = _weakly(self._detach)
+        self._on_cancel = _weakly(self._detach)
         os.register_at_fork(after_in_child=_weakly(self._forsake))
 
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_until_ready(self, abandoned: threading.Event | None = None) -> None:
         """Wait until the model is loaded. Raises the error that prevents it; RequestAborted once `abandoned` is set."""
-        with self._changed:
+        with self._lock:
             while not self._ready:
                 self._attempts.raise_if_over(0)
                 if abandoned is not None and abandoned.is_set():
@@ -160,7 +160,7 @@ class Session:
 
     def retire(self) -> None:
         """Take no more requests; outstanding ones go on."""
-        with self._changed:
+        with self._lock:
             self._retired = True
             self._changed.notify_all()
 
@@ -170,7 +170,7 @@ class Session:
             return
         self._closing.set()
         closed = RequestAborted("the client is closed")
-        with self._changed:
+        with self._lock:
             link, waiters = self._link, self._ledger.clear()
             self._attempts.close(closed)
             self._changed.notify_all()
@@ -201,45 +201,39 @@ class Session:
         self._check_caller()
         _check_message(Submit(self.key, [request]))
         deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
-        waiter = Waiter(time.monotonic(), deltas)
-        link = self._register(request, waiter, may_wait=may_wait)
-        waiter.future.add_done_callback(partial(self._on_done, request.request_id))
-        return waiter.future, link
+        waiter = Waiter(time.monotonic(), deltas, _Answer(self._on_cancel, request.request_id))
+        return waiter.future, self._register(request, waiter, may_wait=may_wait)
 
     def _register(self, request: Request, waiter: Waiter, *, may_wait: bool) -> Link | None:
         """Wait for a credit and queue the request on the link. Returns the link to flush; None if the same request is
         outstanding already.
         """
-        with self._changed, self._waiting(request, waiter):
+        with self._lock:
             setbacks = self._attempts.setbacks
-            while True:
-                self._attempts.raise_if_over(setbacks)
-                if self._ledger.join(request, waiter):
-                    return None
-                if waiter not in self._waits:
-                    raise RequestAborted("cancelled")
-                if self._retired:
-                    raise ModelReplaced(f"{self._config.model} takes no more requests: another model has its place")
-                if self._link is not None and self._ready and self._ledger.in_use < self._limit:
-                    self._ledger.add(request, waiter)
-                    self._link.enqueue(Submit(self.key, [request]))
-                    return self._link
-                if not may_wait:
-                    raise WouldWait
-                self._want()
-                self._changed.wait()
-
-    @contextlib.contextmanager
-    def _waiting(self, request: Request, waiter: Waiter) -> Iterator[None]:
-        self._waits[waiter] = request
-        try:
-            yield
-        finally:
-            self._waits.pop(waiter, None)
+            self._waits[waiter] = request
+            try:
+                while True:
+                    self._attempts.raise_if_over(setbacks)
+                    if self._ledger.join(request, waiter):
+                        return None
+                    if waiter not in self._waits:
+                        raise RequestAborted("cancelled")
+                    if self._retired:
+                        raise ModelReplaced(f"{self._config.model} takes no more requests: another model has its place")
+                    if self._link is not None and self._ready and self._ledger.in_use < self._limit:
+                        self._ledger.add(request, waiter)
+                        self._link.enqueue(Submit(self.key, [request]))
+                        return self._link
+                    if not may_wait:
+                        raise WouldWait
+                    self._want()
+                    self._changed.wait()
+            finally:
+                self._waits.pop(waiter, None)
 
     def _end_waits(self, request_id: str) -> None:
         """End the waits of callers for a credit: for this request, or for another one of its family."""
-        with self._changed:
+        with self._lock:
             for waiter, request in list(self._waits.items()):
                 if request_id in (request.request_id, request.family):
                     del self._waits[waiter]
@@ -251,12 +245,11 @@ class Session:
             self._changed.notify_all()
 
     def _detach(self, request_id: str, future: Future[Any]) -> None:
-        """If a future was cancelled by its holder, cancel its request too, unless others wait for the same request."""
-        if future.cancelled():
-            self._cancel(request_id, only=future)
+        """A future was cancelled by its holder: cancel its request too, unless others wait for the same request."""
+        self._cancel(request_id, only=future)
 
     def _cancel(self, request_id: str, only: Future[Any] | None) -> None:
-        with self._changed:
+        with self._lock:
             gone = self._ledger.cancel(request_id, only)
             link = self._link if gone is not None and self._ready else None
             if link is not None:
@@ -283,7 +276,7 @@ class Session:
                 raise
 
     def _wait_until_wanted(self) -> bool:
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._attempts.wanted or self._closing.is_set())
         return not self._closing.is_set()
 
@@ -291,7 +284,7 @@ class Session:
         """Run one connection, from the search for a manager until it ends; raises the error that ends it."""
         link = Link(self._connector.connect(self._closing), self._settings.hang_timeout)
         try:
-            with self._changed:
+            with self._lock:
                 self._link = link
             if self._closing.is_set():
                 return
@@ -301,7 +294,7 @@ class Session:
             while not self._closing.is_set():
                 self._heard(link, link.receive())
         finally:
-            with self._changed:
+            with self._lock:
                 self._link, self._ready, self._limit = None, False, 0
             link.close()
 
@@ -317,11 +310,11 @@ class Session:
             case Results():
                 self._answered([*message.outputs, *message.failures])
             case Credits():
-                with self._changed:
+                with self._lock:
                     self._limit = message.limit
                     self._changed.notify_all()
             case Pong():
-                with self._changed:
+                with self._lock:
                     self._ledger.computed(message.computed)
             case ModelReady():
                 self._resume(link, message)
@@ -335,7 +328,7 @@ class Session:
         """The model is ready: submit the unanswered requests again (none on the first connection)."""
         if of_model := [each for each in message.unmet if each.name in SHARED_SETTINGS]:
             _warn_once(sentence(self._config.model, of_model))
-        with self._changed:
+        with self._lock:
             self.info, self.unmet = message.info, message.unmet
             self._keep_contents(message)
             requests = self._ledger.reconnected(time.monotonic())
@@ -352,13 +345,13 @@ class Session:
             self._opening = replace(self._opening, revision=message.info.revision)
 
     def _progressed(self, message: Progress) -> None:
-        with self._changed:
+        with self._lock:
             streamed = [self._ledger.progressed(tokens) for tokens in message.tokens]
         for progress in filter(None, streamed):
             advance(*progress)
 
     def _answered(self, answers: list[Output | Failure]) -> None:
-        with self._changed:
+        with self._lock:
             self._attempts.succeeded()
             awaited = [
                 (answer, pending)
@@ -371,7 +364,7 @@ class Session:
 
     def _recover(self, error: MillraceError) -> None:
         """The connection is lost: pause before the next attempt, or give up after too many."""
-        with self._changed:
+        with self._lock:
             pause = self._attempts.lost(is_waited_for=self._ledger.is_waited_for())
             self._changed.notify_all()  # whoever waits for a credit, or for the model, wants it too
         if pause is None:
@@ -382,7 +375,7 @@ class Session:
 
     def _give_up(self, error: MillraceError, *, for_good: bool) -> None:
         """Fail all outstanding requests and waits. The next request tries again, unless it is `for_good`."""
-        with self._changed:
+        with self._lock:
             waiters = self._ledger.clear()
             self._attempts.give_up(error, for_good=for_good)
             self._changed.notify_all()
@@ -393,7 +386,7 @@ class Session:
     def _watch(self) -> None:
         interval = min(self._settings.heartbeat, self._settings.hang_timeout / 4)
         while not self._closing.wait(interval):
-            with self._changed:
+            with self._lock:
                 link = self._link
             if link is not None:
                 link.check(interval)
@@ -402,6 +395,20 @@ class Session:
         """In a forked process: the connection is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
+
+
+class _Answer(Future[Any]):
+    """A request's future; tells that its holder has cancelled it."""
+
+    def __init__(self, on_cancel: Callable[..., None], request_id: str) -> None:
+        super().__init__()
+        self._on_cancel, self._request_id = on_cancel, request_id
+
+    def cancel(self) -> bool:
+        """See Future."""
+        if is_cancelled := super().cancel():
+            self._on_cancel(self._request_id, self)
+        return is_cancelled
 
 
 def _check_message(message: Submit) -> None:

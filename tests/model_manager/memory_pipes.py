@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -63,8 +64,8 @@ class Waiting:
 class Watched(threading.Condition):
     """A condition that knows who waits for it. Who is notified does not wait any more, even before it runs."""
 
-    def __init__(self, waiting: Waiting) -> None:
-        super().__init__()
+    def __init__(self, waiting: Waiting, lock: Any = None) -> None:
+        super().__init__(lock)
         self._waiting = waiting
         self._here: set[threading.Thread] = set()
 
@@ -208,7 +209,7 @@ def watched_session(
 ) -> Session:
     """A Session whose own waits are known."""
     opening, connector = OpenModel(config, "/", settings), cast(Election, elections)
-    known = {**vars(threading), "Condition": lambda: Watched(waiting)}
+    known = {**vars(threading), "Condition": partial(Watched, waiting)}
     with mock.patch.object(session_module, "threading", SimpleNamespace(**known)):
         return Session(opening, connector, settings, decoder)
 
