@@ -70,12 +70,12 @@ def converted(
     if strange := fields.keys() - _names(settings):
         name = next(name for name in fields if name in strange)
         raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
-    for name, kind in _required(settings).items():
-        if name not in fields:
-            raise error(f"{name} is missing: takes {_described(types.type_info(kind))}")
     try:
         return msgspec.convert(dict(fields), settings, str_keys=True)
     except msgspec.ValidationError as failure:
+        for name, kind in _required(settings).items():
+            if name not in fields:
+                raise error(f"{name} is missing: takes {_described(types.type_info(kind))}") from None
         if isinstance(failure.__cause__, error):
             raise failure.__cause__ from None
         raise error(_misfit(fields, settings)) from None

@@ -22,8 +22,9 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .cycles import answer_at_once, close_unless_read, end_with_connection
+from .cycles import answer_at_once, body_at_once, close_unless_read, end_with_connection
 from .errors import RETRY_AFTER, SERVER, HttpError
+from .reading import WHOLE_BODY
 from .replies import ABORT, ANSWER, WATCH
 
 MOST_OF_URL = 2**14
@@ -172,6 +173,8 @@ class HttpConnection(HttpToolsProtocol):
             end_with_connection(self.cycle)
         elif self.expect_100_continue:
             close_unless_read(self.cycle, lambda: self.is_ending)
+        else:
+            self.scope[WHOLE_BODY] = partial(body_at_once, self.cycle)
 
     def on_message_complete(self) -> None:
         """The body is there."""

@@ -1,10 +1,11 @@
-"""Changes to uvicorn's cycle (one request on its connection): an answer in one write, closing a connection whose body
-was not asked for, and HTTP/1.0.
+"""Changes to uvicorn's cycle (one request on its connection): a body that is there, an answer in one write, closing a
+connection whose body was not asked for, and HTTP/1.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -17,20 +18,37 @@ def answer_at_once(cycle: Any, send: Any, status: int, headers: Mapping[str, str
     waits = cycle.flow.write_paused or cycle.disconnected or cycle.response_started
     if waits or send != cycle.send or cycle.scope["method"] == "HEAD":
         return False
-    lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in cycle.default_headers)]
-    lines += (f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+    head = _head(status, tuple(cycle.default_headers), tuple(headers.items()))
     if "connection" in headers:  # its only value here is "close"
         cycle.keep_alive = False
     elif not cycle.keep_alive:
-        lines.append(b"connection: close\r\n")
+        head += b"connection: close\r\n"
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue, cycle.chunked_encoding = False, False
     cycle.message_event.set()
-    cycle.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (b"".join(lines), len(body), body))
+    cycle.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
     return True
+
+
+@lru_cache
+def _head(status: int, default: tuple[tuple[bytes, bytes], ...], headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The status and the headers; most answers have the same."""
+    own = (f"{name}: {value}\r\n".encode("latin-1") for name, value in headers)
+    return b"".join([STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in default), *own])
+
+
+def body_at_once(cycle: Any) -> bytearray | None:
+    """The whole body, as uvicorn's cycle gives it in messages; None while some of it is on its way."""
+    if cycle.more_body or cycle.disconnected or cycle.response_complete:
+        return None
+    body: bytearray
+    body, cycle.body = cycle.body, bytearray()
+    cycle.flow.resume_reading()
+    cycle.message_event.clear()
+    return body
 
 
 def close_unless_read(cycle: Any, is_ending: Callable[[], bool]) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from millrace.model_manager.wire.messages import Output
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Observed:
+class Observed(msgspec.Struct):
     """One request as far as it has come; times on the clock of `time.monotonic`."""
 
     route: str
     """Path of the route, such as /v1/completions."""
-    since: float = field(default_factory=time.monotonic)
+    since: float = msgspec.field(default_factory=time.monotonic)
     stream: bool = False
     first_token: float | None = None
     """When the first token was there; None before, and for an answer that is not streamed."""

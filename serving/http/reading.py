@@ -5,8 +5,8 @@ A request counts among those that run only once its body is there. Knows bytes a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping
+from typing import Self
 
 from starlette.types import Receive, Scope
 
@@ -16,6 +16,9 @@ from .waiting import at_once_or_within
 
 FREE = 2**16
 """Bytes of each body that count nothing: short requests are read whatever others send."""
+WHOLE_BODY = "millrace.body"
+"""Under this name a scope has a function that gives the whole body if it is there, in the place of `receive`; else
+None."""
 _CLOSE = {"connection": "close"}
 _TAKEN = (b"", b"identity")
 
@@ -27,14 +30,9 @@ class BodyMemory:
         self._most = most
         self._used = 0
 
-    @contextmanager
-    def body(self, client: Hashable) -> Iterator[Incoming]:
-        """A client's body that is about to be read; its memory counts until it is closed, or until the end of this."""
-        incoming = Incoming(self, client)
-        try:
-            yield incoming
-        finally:
-            incoming.close()
+    def body(self, client: Hashable) -> Incoming:
+        """A client's body that is about to be read; its memory counts until it is closed."""
+        return Incoming(self, client)
 
     def take(self, count: int) -> bool:
         """Whether so many bytes more have room; they are counted then."""
@@ -49,7 +47,7 @@ class BodyMemory:
 
 
 class Incoming:
-    """One body."""
+    """One body; the end of a `with` closes it."""
 
     def __init__(self, memory: BodyMemory, client: Hashable) -> None:
         self.client = client
@@ -60,6 +58,12 @@ class Incoming:
         self.names: Mapping[str, str] = {}
         """Our names of what it has by others (naming.py), once that is known."""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     async def read(self, scope: Scope, receive: Receive, most: int, within: float) -> None:
         """Read it whole, in so many seconds. Raises HttpError, the rest unread: 413 for more than `most` bytes, 415 for
         one that is compressed, 429 where bodies have no room, 408 for one that takes too long.
@@ -68,6 +72,9 @@ class Incoming:
         _check_encoding(headers)
         if int(headers.get(b"content-length", b"0")) > most:
             raise _too_large(most)
+        if (whole := scope[WHOLE_BODY]() if WHOLE_BODY in scope else None) is not None:
+            self._add(whole, most)
+            return
         try:
             await at_once_or_within(within, self._read_all(receive, most))
         except TimeoutError:
@@ -82,14 +89,17 @@ class Incoming:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise HungUp
-        self._data += message.get("body", b"")
+        self._add(message.get("body", b""), most)
+        return bool(message.get("more_body"))
+
+    def _add(self, part: bytes | bytearray, most: int) -> None:
+        self._data += part
         if len(self._data) > most:
             raise _too_large(most)
         counted = max(0, len(self._data) - FREE)
         if not self._memory.take(counted - self._counted):
             raise _no_room()
         self._counted = counted
-        return bool(message.get("more_body"))
 
     @property
     def size(self) -> int:

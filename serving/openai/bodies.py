@@ -138,10 +138,10 @@ def read(fields: Mapping[str, Any], kind: type[_Body]) -> _Body:
     """The fields that a route takes. Raises InvalidRequest for one of a wrong type, or one that changes the answer and
     is not supported.
     """
-    names = kind.__struct_fields__
-    for name in NO_EFFECT.keys() & fields.keys() - {*names}:
+    for name in _without_effect(kind) & fields.keys():
         check_unsupported(name, fields[name])
-    found = converted({name: fields[name] for name in names if name in fields}, kind, InvalidRequest, what="field")
+    own = {name: fields[name] for name in kind.__struct_fields__ if name in fields}
+    found = converted(own, kind, InvalidRequest, what="field")
     if isinstance(found, GenerationBody):
         _check_generation(found)
     return found
@@ -156,7 +156,13 @@ def _check_generation(body: GenerationBody) -> None:
 
 def ignored(fields: Mapping[str, Any], kind: type[Body]) -> dict[str, str]:
     """The header that names the fields which changed nothing; empty where there is none."""
-    return ignored_header(fields.keys() - _known(kind))
+    known = _known(kind)
+    return {} if fields.keys() <= known else ignored_header(fields.keys() - known)
+
+
+@cache
+def _without_effect(kind: type[Body]) -> frozenset[str]:
+    return frozenset(NO_EFFECT.keys() - {*kind.__struct_fields__})
 
 
 @cache

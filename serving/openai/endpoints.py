@@ -119,12 +119,14 @@ class Endpoint:
         """A request counts once its body is there. Errors name the fields that the body has."""
         settings = self._service.settings
         await body.read(scope, receive, settings.most_bytes, settings.body_timeout)
-        with self._service.slot(body.client):
-            try:
-                await unless_hung_up(scope, self.handle(body, reply, observed))
-            except (MillraceError, HttpError) as error:
-                told = http_error(error) if isinstance(error, MillraceError) else error
-                raise renamed(told, body.names) from None
+        self._service.take_slot(body.client)
+        try:
+            await unless_hung_up(scope, self.handle(body, reply, observed))
+        except (MillraceError, HttpError) as error:
+            told = http_error(error) if isinstance(error, MillraceError) else error
+            raise renamed(told, body.names) from None
+        finally:
+            self._service.give_slot(body.client)
 
     async def handle(self, body: Incoming, reply: HttpReply, observed: Observed) -> None:
         """Answer a request whose body is read."""
@@ -194,13 +196,14 @@ class Asked(Endpoint):
             await self._service.check_constraint(question.constraint, body.client)
         reply.headers |= answer.ignored
         exchange = Exchange(self._service, body.client)
-        with self._service.running(exchange):
-            try:
-                exchange.ask(answer.questions, stream=answer.is_stream)
-                observed.stream = answer.is_stream
-                ends = await (self._parts if answer.is_stream else self._whole)(answer, exchange, reply, observed)
-            finally:
-                exchange.cancel()
+        self._service.running.add(exchange)
+        try:
+            exchange.ask(answer.questions, stream=answer.is_stream)
+            observed.stream = answer.is_stream
+            ends = await (self._parts if answer.is_stream else self._whole)(answer, exchange, reply, observed)
+        finally:
+            self._service.running.discard(exchange)
+            exchange.cancel()
         observed.prompt_tokens = sum(end.output.prompt_tokens for end in ends)
         observed.outputs = tuple(each for end in ends for each in end.choices)
         observed.generated_tokens = sum(each.num_generated for each in observed.outputs)
@@ -225,8 +228,10 @@ class Asked(Endpoint):
 
 def _has_few(fields: Mapping[str, Any]) -> bool:
     """Whether no field is a list of many, except of numbers."""
-    lists = (each for each in fields.values() if isinstance(each, list))
-    return all(len(each) <= _FEW or isinstance(each[0], int) for each in lists)
+    for each in fields.values():
+        if isinstance(each, list) and len(each) > _FEW and not isinstance(each[0], int):
+            return False
+    return True
 
 
 async def _ends(exchange: Exchange, tell: Any) -> list[End]:
@@ -234,7 +239,7 @@ async def _ends(exchange: Exchange, tell: Any) -> list[End]:
     found: list[End] = []
     while exchange.is_open:
         events = await exchange.take()
-        found += (event for event in events if isinstance(event, End))
+        found += [event for event in events if isinstance(event, End)]
         if tell is not None:
             await tell(events)
     return sorted(found, key=lambda end: end.index)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
@@ -31,8 +32,7 @@ Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None, bool], "Fut
 """Submits a question under an id; the callback, if there is one, gets its deltas. The last argument: may it wait."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """One prompt to be submitted; it gets `count` answers, and each is held to the constraint."""
 
     ask: Asker
@@ -43,16 +43,14 @@ class Question:
     """Tokens of the prompt, 0 where the engine has the tokenizer."""
 
 
-@dataclass(frozen=True)
-class AnswerPart:
+class AnswerPart(msgspec.Struct, frozen=True):
     """A part of answer `index`, counted over all questions."""
 
     index: int
     delta: Delta
 
 
-@dataclass(frozen=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """A question's whole answer; `index` of its first choice, counted over all questions."""
 
     index: int
@@ -71,17 +69,18 @@ class Exchange:
         """`client` takes turns with others."""
         self._service = service
         self._client = client
-        self._asked: list[tuple[Submission, str]] = []
-        self._open = 0
+        self._asked: dict[int, tuple[Submission, str]] = {}
+        """Questions that are not answered, by the index of their first answers."""
         self._events: list[AnswerPart | End] = []
         self._unread = 0
         self._error: BaseException | None = None
-        self._news = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None
+        """Who waits for something to come."""
 
     @property
     def is_open(self) -> bool:
         """Whether more is to come."""
-        return bool(self._open or self._events)
+        return bool(self._asked or self._events)
 
     def ask(self, questions: list[Question], *, stream: bool) -> None:
         """Submit all; returns at once.
@@ -106,32 +105,31 @@ class Exchange:
                 count=question.count,
                 at_once=len(questions) <= _AT_ONCE and question.count == 1,
             )
-            self._asked.append((submission, request_id))
-            self._open += 1
+            self._asked[index] = submission, request_id
             index += question.count
         self._service.flush_soon()
 
     async def take(self) -> list[AnswerPart | End]:
         """What has come, one or more, in order. Raises the error of the first question that failed."""
-        await self._news.wait()
+        if not self._events and self._error is None:
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
         if self._error is not None:
             raise self._error
         events, self._events = self._events, []
         self._unread = 0
-        self._news.clear()
         return events
 
     def cancel(self) -> None:
         """End what is not answered yet, wherever it is; returns at once."""
-        for submission, request_id in self._asked:
-            if submission.future is None or not submission.future.done():
-                self._service.submitter.cancel(submission, request_id)
+        for submission, request_id in self._asked.values():
+            self._service.submitter.cancel(submission, request_id)
         self._asked.clear()
 
     def abort(self) -> None:
         """Have `take` raise RequestAborted, as the server ends."""
         self._fail(RequestAborted("the server ends"))
-        self._news.set()
+        self._tell()
 
     def _sent(self, index: int, future: Future[Any]) -> None:
         """On the thread that sends."""
@@ -142,17 +140,21 @@ class Exchange:
         self._unread += len(delta.text) + _PER_LOGPROB * (len(delta.token_ids) if delta.logprobs is not None else 0)
         if self._unread > MOST_UNREAD:
             self._fail(RequestAborted("the client does not read its answer"))
-        self._news.set()
+        self._tell()
 
     def _ended(self, index: int, future: Future[Any]) -> None:
-        self._open -= 1
-        if future.cancelled():
-            self._fail(RequestAborted("cancelled"))
-        elif (error := future.exception()) is not None:
-            self._fail(error)
-        else:
+        self._asked.pop(index, None)
+        try:
             self._events.append(End(index, future.result()))
-        self._news.set()
+        except CancelledError:
+            self._fail(RequestAborted("cancelled"))
+        except Exception as error:
+            self._fail(error)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
         """The first error counts; one of ours is what a client is told."""

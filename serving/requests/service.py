@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -91,7 +90,8 @@ class Service:
         self._places = Places(_THREADS)
         self.constraints = ConstraintChecks()
         self._inflight: Counter[Hashable] = Counter()
-        self._exchanges: set[Abortable] = set()
+        self.running: set[Abortable] = set()
+        """What `abort` ends."""
 
     def _figures(self) -> Figures:
         """On another thread."""
@@ -99,21 +99,20 @@ class Service:
         server = ServerFigures(model=self.served.model, version=self.served.version, is_ready=ready)
         return figures(snapshot(self.served.read_status), self._recent.lives(), server)
 
-    @contextlib.contextmanager
-    def slot(self, client: Hashable = None) -> Iterator[None]:
-        """One of `max_inflight` requests; raises HttpError (429) where there are as many. A client that has none gets
-        one while there are less than twice as many.
+    def take_slot(self, client: Hashable) -> None:
+        """Be one of `max_inflight` requests; raises HttpError (429) where there are as many. A client that has none
+        gets a slot while there are less than twice as many.
         """
         most = self.settings.max_inflight
         if self._inflight.total() >= most * (1 if self._inflight[client] else 2):
             raise too_busy(most)
         self._inflight[client] += 1
-        try:
-            yield
-        finally:
-            self._inflight[client] -= 1
-            if not self._inflight[client]:
-                del self._inflight[client]
+
+    def give_slot(self, client: Hashable) -> None:
+        """Be none of them any more."""
+        self._inflight[client] -= 1
+        if not self._inflight[client]:
+            del self._inflight[client]
 
     async def beside(self, make: Callable[[], _Made], client: Hashable = None) -> _Made:
         """What a function gives that computes for long, on another thread; clients take turns."""
@@ -137,15 +136,6 @@ class Service:
                 code="model_not_found",
             )
 
-    @contextlib.contextmanager
-    def running(self, exchange: Abortable) -> Iterator[None]:
-        """Have `abort` reach what runs."""
-        self._exchanges.add(exchange)
-        try:
-            yield
-        finally:
-            self._exchanges.discard(exchange)
-
     def flush_soon(self) -> None:
         """Have the requests that were submitted at once leave, all of one turn of the event loop together."""
         if not self._flushes:
@@ -158,7 +148,7 @@ class Service:
 
     def abort(self) -> None:
         """End all that runs; the clients are told."""
-        for exchange in self._exchanges:
+        for exchange in self.running:
             exchange.abort()
 
     def close(self) -> None:
