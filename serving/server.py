@@ -31,6 +31,8 @@ _AFTER_CANCEL = 5.0
 """Seconds for cancelled requests to tell their clients so."""
 _KILLED = 130
 """Exit status after a second signal."""
+_BETWEEN_COLLECTIONS = 10_000
+"""Objects that a young collection of garbage waits for. By default it looks at those of every few requests that run."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end it; a terminal sends the last one as it closes."""
 
@@ -109,6 +111,7 @@ class _Serving:
         error = opened.exception()
         if error is None:
             gc.freeze()  # to look at all that was loaded by now would hold the loop for a tenth of a second each time
+            gc.set_threshold(_BETWEEN_COLLECTIONS)
             self._tell(f"{service.served.model} is ready")
         elif not self._is_ending:
             self._error = error
