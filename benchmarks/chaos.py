@@ -1,14 +1,17 @@
 """Kills: a real job of files, whose processes are killed and stopped at random, against the same job undisturbed.
 
-    python -m benchmarks.chaos --rows 10000 --kills 100 --seed 1 --runner local-processes
+    python -m benchmarks.chaos --rows 10000 --kills 100 --seed 1 --parts 10 --results kills.json
     python -m benchmarks.chaos --rows 500 --fault full-disk gpu-error
 
 `millrace run` with the embedded model in float32; half of the rows are greedy, half have seeds, so that texts can be
 compared. Inference process, manager, workers and launcher are killed with -9, or stopped for a while; a launcher is
 started again with --resume. The seed draws rows and blows: the same seed repeats a run, as far as the machine does.
+`--parts` runs the rows so many times, each time under other blows; with `--results` each part is kept as it ends, a
+later call adds its own, and the figures are those of all parts in the file.
 `lost` and `doubled` are rows; `stalls` are the longest seconds without a new row from a blow to the next one, by kind
-(median, highest). `tokens` has what the engines of both runs computed, as managers said it meanwhile, and what the
-last summary calls computed again. `left_behind` is what is there ten seconds after the end. The last line is JSON.
+(how many, median, mean, highest). `tokens` has what the engines of both runs computed (of prompts and answers) and
+generated, counted in the engines, and what the last summary calls computed again. `processor_seconds` are those of all
+processes of the job. `left_behind` is what is there ten seconds after the end. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from benchmarks.results import conclude
 from benchmarks.storms.experiments import faults, kills
 from benchmarks.storms.faults import FAULTS
 from benchmarks.storms.fields import ROLES
+from benchmarks.storms.sums import added_up, parts_in
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,13 +34,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rows", type=int, default=2000, help="rows of the job")
     made.add_argument("--kills", type=int, default=20, help="blows, spread over the rows; three of ten are stops")
     made.add_argument("--seed", type=int, default=1, help="draws rows and blows")
+    made.add_argument("--parts", type=int, default=1, help="jobs under blows; each has the next seed")
     made.add_argument("--runner", choices=ROLES, default="local-processes", help="where the job runs")
     made.add_argument("--roles", default="", help="roles to strike, as engine,manager; by default all of the runner's")
     made.add_argument("--longest_pause", type=float, default=60.0, help="seconds between SIGSTOP and SIGCONT, at most")
     made.add_argument("--hang_timeout", type=float, default=10.0, help="the job's flag")
     made.add_argument("--fault", nargs="+", choices=FAULTS, default=[], help="jobs with these faults, without blows")
     made.add_argument("--folder", type=Path, help="keep everything there; by default in a temporary folder that goes")
-    made.add_argument("--results", type=Path, help="file to keep the last line in")
+    made.add_argument("--results", type=Path, help="file to keep the last line in; parts add up there")
     return made
 
 
@@ -45,8 +50,13 @@ def main() -> None:
     options = parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
         folder = options.folder.absolute() if options.folder else Path(temporary)
-        figures = faults(options, folder) if options.fault else kills(options, folder)
-    conclude(figures, options.results)
+        if options.fault:
+            conclude(faults(options, folder), options.results)
+        else:
+            each = parts_in(options.results)
+            for part in kills(options, folder):
+                each.append(part)
+                conclude(added_up(each) | {"each": each}, options.results)
 
 
 if __name__ == "__main__":

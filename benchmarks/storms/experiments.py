@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import statistics
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import control_groups
 from .blows import Blow, drawn
 from .faults import endured, model_of, whole_model
 from .fields import ROLES, prepared
 from .job import Job, prompts
 from .storm import Course, Storm
-from .tokens import computed
 
 _FLAGS = ["--dtype=float32", "--max_tokens=32", "--min_tokens=16"]
 _GONE_WITHIN = 10.0
@@ -29,19 +29,41 @@ class Run:
 
     job: Job
     course: Course
-    computed: int
+    processor_seconds: float | None
+    """Of all processes, killed ones included, but the servers of a cluster; None if nobody counts them here."""
+    tokens: dict[str, int]
     left_behind: list[str]
 
 
-def run(folder: Path, options: argparse.Namespace, rows: Sequence[dict[str, Any]], blows: Sequence[Blow]) -> Run:
-    """The job of these rows under these blows; its runner has ended when this returns."""
+def run(
+    folder: Path, options: argparse.Namespace, rows: Sequence[dict[str, Any]], blows: Sequence[Blow], seed: int = 0
+) -> Run:
+    """The job of these rows under these blows, whose victims the seed draws; its runner has ended when this returns."""
     job = Job(folder, [])
     job.ask(rows)
     within = 600 + len(rows) * _SECONDS_A_ROW + len(blows) * _SECONDS_A_BLOW
-    with prepared(options.runner, job) as field, computed(job.runtime) as tokens:
-        job.flags = [*_FLAGS, f"--hang_timeout={options.hang_timeout:g}", *field.flags]
-        course = Storm(job, options.seed, field.revive).run(blows, within)
-    return Run(job, course, tokens.total, _left_behind(job))
+    with _processor_time(job) as seconds:
+        with prepared(options.runner, job) as field:
+            job.flags = [*_FLAGS, f"--hang_timeout={options.hang_timeout:g}", *field.flags]
+            course = Storm(job, seed, field.revive).run(blows, within)
+        left = _left_behind(job)
+    return Run(job, course, sum(seconds) if seconds and field.revive is None else None, job.tokens(), left)
+
+
+@contextlib.contextmanager
+def _processor_time(job: Job) -> Iterator[list[float]]:
+    """The processor seconds of the job's processes, once the block has ended; empty where they cannot be counted."""
+    found: list[float] = []
+    try:
+        group = control_groups.made("cpuacct")
+    except OSError:
+        yield found
+        return
+    job.groups.append(group)
+    yield found
+    found.append(round(control_groups.processor_seconds(group), 1))
+    with contextlib.suppress(OSError):  # a process was left behind
+        control_groups.remove(group, _GONE_WITHIN)
 
 
 def _left_behind(job: Job) -> list[str]:
@@ -54,7 +76,7 @@ def _left_behind(job: Job) -> list[str]:
 def compared(calm: Run, stormy: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Figures of the disturbed run against the other's."""
     times, texts, expected = stormy.job.times_each(), stormy.job.texts(), calm.job.texts()
-    course, struck = stormy.course, sum(stormy.course.struck.values())
+    course = stormy.course
     return {
         "rows": len(rows),
         "struck": dict(sorted(course.struck.items())),
@@ -67,32 +89,33 @@ def compared(calm: Run, stormy: Run, rows: Sequence[dict[str, Any]]) -> dict[str
         "launchers": course.launchers,
         "seconds": course.seconds,
         "undisturbed_seconds": calm.course.seconds,
-        "seconds_per_blow": round((course.seconds - calm.course.seconds) / max(1, struck), 2),
-        "stalls": {kind: _median_and_longest(found) for kind, found in sorted(course.stalls.items())},
+        "processor_seconds": stormy.processor_seconds,
+        "undisturbed_processor_seconds": calm.processor_seconds,
+        "stalls": dict(sorted(course.stalls.items())),
         "tokens": {
-            "computed": stormy.computed,
-            "undisturbed": calm.computed,
+            **stormy.tokens,
+            **{f"undisturbed_{name}": count for name, count in calm.tokens.items()},
             "last_summary_computed_again": stormy.job.counted_again(),
         },
         "left_behind": stormy.left_behind,
     }
 
 
-def _median_and_longest(seconds: Sequence[float]) -> list[float]:
-    return [round(statistics.median(seconds), 2), max(seconds)]
-
-
-def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Both runs, and what they say together."""
+def kills(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """The figures of each part: a job under blows of its own. All parts have the same rows, which are asked
+    undisturbed once before.
+    """
     rows = prompts(options.rows, options.seed)
     roles = options.roles.split(",") if options.roles else ROLES[options.runner]
-    blows = drawn(options.seed, options.kills, options.rows, roles, options.longest_pause)
-    print(f"seed {options.seed}: {options.rows:,} rows on {options.runner}, {len(blows)} blows", flush=True)
+    print(f"seed {options.seed}: {options.rows:,} rows on {options.runner}, {options.kills} blows", flush=True)
     calm = run(folder / "calm", options, rows, [])
-    print(f"undisturbed: {calm.course.seconds} s", flush=True)
-    stormy = run(folder / "storm", options, rows, blows)
-    settings = {name: getattr(options, name) for name in ("runner", "seed", "kills", "longest_pause", "hang_timeout")}
-    return settings | compared(calm, stormy, rows)
+    print(f"undisturbed: {calm.course.seconds} s, {calm.processor_seconds} s of processor time", flush=True)
+    for seed in range(options.seed, options.seed + options.parts):
+        print(f"part with seed {seed}", flush=True)
+        blows = drawn(seed, options.kills, options.rows, roles, options.longest_pause)
+        stormy = run(folder / f"storm-{seed}", options, rows, blows, seed)
+        settings = {name: getattr(options, name) for name in ("runner", "kills", "longest_pause", "hang_timeout")}
+        yield {"seed": seed, **settings, **compared(calm, stormy, rows)}
 
 
 def faults(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

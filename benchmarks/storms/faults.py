@@ -6,10 +6,8 @@ fault.
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,13 @@ from typing import Any
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 
+from . import control_groups
 from .job import Job
 
-FAULTY = Path(__file__).with_name("faulty")
 _WITHIN = 900.0
 _FILE = 48 * 1024
 _MEMORY = 600 * 2**20
 """Bytes for all processes of a job together; they need more."""
-_CGROUPS = Path("/sys/fs/cgroup/memory")
 _WEIGHTS = "model.safetensors"
 _MARKED = 0.5
 """Where a file of weights is cut, or damaged: that share of it is whole."""
@@ -35,28 +32,19 @@ def _limited(what: int, value: int) -> Callable[[Job], None]:
 
 
 def _in_a_small_cgroup(job: Job) -> None:
-    """By cgroups of version 1, where this user may make one; raises OSError elsewhere."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((path for _, what, path in (line.split(":", 2) for line in lines) if what == "memory"), "")
-    job.cgroup = _CGROUPS / own.lstrip("/") / f"millrace-chaos-{os.getpid()}"
-    job.cgroup.mkdir()
-    (job.cgroup / "memory.limit_in_bytes").write_text(str(_MEMORY))
+    job.groups = [control_groups.made("memory")]
+    (job.groups[0] / "memory.limit_in_bytes").write_text(str(_MEMORY))
 
 
 def _leave_cgroup(job: Job) -> None:
-    """Remove the control group once no process is left in it."""
-    group, job.cgroup = job.cgroup, None
-    deadline = time.monotonic() + _WITHIN
-    while group is not None and (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if group is not None:
-        group.rmdir()
+    groups, job.groups = job.groups, []
+    for group in groups:
+        control_groups.remove(group, _WITHIN)
 
 
 def _at_a_seam(name: str) -> Callable[[Job], None]:
     def put_in(job: Job) -> None:
-        path = f"{FAULTY}:{job.surroundings['PYTHONPATH']}"
-        job.more_environment = {"CHAOS_FAULT": name, "CHAOS_SEED": str(job.seed), "PYTHONPATH": path}
+        job.more_environment = {"CHAOS_FAULT": name, "CHAOS_SEED": str(job.seed)}
 
     return put_in
 

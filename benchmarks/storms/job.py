@@ -23,7 +23,12 @@ from tests.job_commands import job_command
 from tests.json_lines import rows_of, write_rows
 from tests.runtime_folders import processes_of
 
+from . import control_groups
+from .seam_tokens import counted
+
 _FILES = 16
+_AT_START = Path(__file__).with_name("at_start")
+"""What Python imports at the start of each process."""
 _MODULES = {
     "engine": "millrace.model_manager.engine.process",
     "manager": "millrace.model_manager.manager.process",
@@ -51,8 +56,8 @@ class Job:
     """What its processes get beside `surroundings`."""
     limits: dict[int, int] = field(default_factory=dict)
     """Limits of its processes, as `resource` names them."""
-    cgroup: Path | None = None
-    """The control group of its processes, if not this process's."""
+    groups: list[Path] = field(default_factory=list)
+    """The control groups of its processes, where they are not this process's."""
     servers: dict[str, Callable[[], list[psutil.Process]]] = field(default_factory=dict)
     """Further roles: processes of its runner's servers."""
     seed: int = 1
@@ -60,7 +65,7 @@ class Job:
     process: subprocess.Popen[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tmp", "out", "in"):
+        for name in ("tmp", "out", "in", "tokens"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._known: dict[Path, int] = {}
         self._written: set[str] = set()
@@ -74,7 +79,8 @@ class Job:
     def surroundings(self) -> dict[str, str]:
         """Environment of its processes, and of the servers of its runner."""
         own = {"MILLRACE_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(self.folder / "tmp")}
-        path = os.pathsep.join(entry for entry in sys.path if entry)
+        own["CHAOS_TOKENS"] = str(self.folder / "tokens")
+        path = os.pathsep.join([str(_AT_START), *(entry for entry in sys.path if entry)])
         return {**os.environ, "PYTHONPATH": path, **own}
 
     def ask(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -83,7 +89,8 @@ class Job:
             write_rows(self.folder / "in" / f"rows-{number:02}.jsonl", rows[number::_FILES])
 
     def start(self, *more: str) -> None:
-        """Start a launcher; its output goes to files, the last one's alone."""
+        """Start a launcher; its output goes to files, which are the last one's; `errors` has those of all."""
+        self._keep_errors()
         command = job_command("run", self.folder / "in" / "rows-*.jsonl", self.folder / "out" / "c")
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
@@ -95,11 +102,16 @@ class Job:
                 preexec_fn=self._limit,  # noqa: PLW1509 - it takes no lock
             )
 
+    def _keep_errors(self) -> None:
+        if (said := self.folder / "stderr").exists():
+            with (self.folder / "errors").open("ab") as all_of_them:
+                all_of_them.write(said.read_bytes())
+
     def _limit(self) -> None:
         for what, value in self.limits.items():
             resource.setrlimit(what, (value, value))
-        if self.cgroup is not None:
-            (self.cgroup / "cgroup.procs").write_text("0")
+        for group in self.groups:
+            control_groups.enter(group)
 
     def kill(self) -> None:
         """End the launcher with SIGKILL, and wait for its end."""
@@ -162,6 +174,11 @@ class Job:
         """How often each row is in the finished output, dead letters included."""
         rows = rows_of(self.folder, "out/c-*.jsonl") + rows_of(self.folder, "out/c.dead_letters-*.jsonl")
         return Counter(row["id"] for row in rows)
+
+    def tokens(self) -> dict[str, int]:
+        """Tokens that its engines have computed, and generated, those of killed engines among them."""
+        computed, generated = counted(self.folder / "tokens")
+        return {"computed": computed, "generated": generated}
 
     def counted_again(self) -> int:
         """Tokens that its last launcher's summary says were computed again."""

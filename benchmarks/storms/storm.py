@@ -54,11 +54,12 @@ class Storm:
         self._stalled = ("", 0.0)
         """The latest blow's kind, and the longest time without a row since."""
         self._row_at = 0.0
+        self._began = 0.0
         self._killed_launcher = False
 
     def run(self, blows: Sequence[Blow], within: float) -> Course:
         """Run the job to its end; raises TimeoutError if there is none within so many seconds."""
-        began = time.monotonic()
+        self._began = began = time.monotonic()
         self._job.start()
         for blow in blows:
             if not self._until(lambda after=blow.after_rows: self._rows >= after, began + within):  # type: ignore[misc]
@@ -122,7 +123,8 @@ class Storm:
             self._course.struck[blow.kind] += 1
             self._note_stall(blow.kind)
             pause = f" for {blow.pause:g} s" if blow.pause else ""
-            print(f"  {self._rows:>7,} rows: {blow.kind}{pause} (process {victim.pid})", flush=True)
+            since = time.monotonic() - self._began
+            print(f"  {since:>6.1f} s, {self._rows:>7,} rows: {blow.kind}{pause} (process {victim.pid})", flush=True)
 
     def _deal(self, blow: Blow, victim: psutil.Process) -> None:
         if blow.pause:

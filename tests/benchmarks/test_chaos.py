@@ -11,6 +11,7 @@ from benchmarks.chaos import parser
 from benchmarks.storms.blows import drawn
 from benchmarks.storms.experiments import faults, kills
 from benchmarks.storms.fields import ROLES
+from benchmarks.storms.sums import added_up
 
 ROWS = 240
 
@@ -32,7 +33,7 @@ def is_whole(figures: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_job_under_blows_has_the_rows_and_texts_of_an_undisturbed_one(tmp_path: Path) -> None:
     flags = f"--rows {ROWS} --kills 6 --seed 4 --longest_pause 3 --hang_timeout 5"
-    figures = kills(parser().parse_args(flags.split()), tmp_path)
+    (figures,) = kills(parser().parse_args(flags.split()), tmp_path)
     is_whole(figures)
     assert figures["dead_letters"] == 0
     assert figures["statuses"][-1] == 0
@@ -44,3 +45,33 @@ def test_a_job_with_a_full_disk_or_a_devices_errors_is_whole_in_the_end(tmp_path
     flags = ["--rows", str(ROWS // 2), "--fault", "full-disk", "gpu-error"]
     for figures in faults(parser().parse_args(flags), tmp_path)["faults"]:
         is_whole(figures)
+
+
+def part(**figures: Any) -> dict[str, Any]:
+    """One part's figures, as a job under two blows has them."""
+    counted = dict.fromkeys(("missed", "lost", "doubled", "dead_letters", "texts_changed"), 0)
+    of_time = {"seconds": 30.0, "undisturbed_seconds": 10.0, "processor_seconds": 8.0}
+    rest = {"rows": 100, "launchers": 2, "statuses": [1, 0], "left_behind": [], "undisturbed_processor_seconds": 5.0}
+    struck = {"struck": {"engine killed": 1, "manager stopped": 1}}
+    stalls = {"stalls": {"engine killed": [1.0], "manager stopped": [4.0]}}
+    return counted | of_time | rest | struck | stalls | {"tokens": {"computed": 50, "undisturbed": 40}} | figures
+
+
+def test_parts_add_up() -> None:
+    other = part(lost=1, statuses=[2], left_behind=["rt"], seconds=50.0, stalls={"engine killed": [2.0, 6.0]})
+    both = added_up([part(), other])
+    assert {name: both[name] for name in ("parts", "struck_in_all", "rows", "lost", "doubled", "left_behind")} == {
+        "parts": 2,
+        "struck_in_all": 4,
+        "rows": 200,
+        "lost": 1,
+        "doubled": 0,
+        "left_behind": 1,
+    }
+    assert both["struck"] == {"engine killed": 2, "manager stopped": 2}
+    assert both["ended_with"] == [0, 2]
+    assert both["seconds_per_blow"] == 15.0
+    assert both["processor_seconds_per_blow"] == 1.5
+    assert both["tokens"] == {"computed": 100, "undisturbed": 80}
+    assert both["stalls"] == {"engine killed": [3, 2.0, 3.0, 6.0], "manager stopped": [1, 4.0, 4.0, 4.0]}
+    assert added_up([part(processor_seconds=None)])["processor_seconds_per_blow"] is None
