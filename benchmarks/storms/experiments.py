@@ -109,7 +109,8 @@ def kills(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     roles = options.roles.split(",") if options.roles else ROLES[options.runner]
     print(f"seed {options.seed}: {options.rows:,} rows on {options.runner}, {options.kills} blows", flush=True)
     calm = run(folder / "calm", options, rows, [])
-    print(f"undisturbed: {calm.course.seconds} s, {calm.processor_seconds} s of processor time", flush=True)
+    took = f"{calm.course.seconds} s, {calm.processor_seconds} s of processor time"
+    print(f"undisturbed: {took}, left behind: {calm.left_behind}", flush=True)
     for seed in range(options.seed, options.seed + options.parts):
         print(f"part with seed {seed}", flush=True)
         blows = drawn(seed, options.kills, options.rows, roles, options.longest_pause)

@@ -75,7 +75,9 @@ class Model:
         self._last_used = -math.inf
         self._unused_since = -math.inf
         self._awaited: dict[str, float] = {}
-        """Jobs whose client died with requests unanswered, and until when they may come back."""
+        """Jobs whose client died, and until when they may come back."""
+        self._job_of: dict[int, str] = {}
+        """Of each client, the job of its latest request."""
 
     @property
     def state(self) -> State:
@@ -100,14 +102,16 @@ class Model:
     def leave(self, client: int, *, died: bool, now: float, lingers: bool = True) -> None:
         """A client closed the model, or died. `lingers`: after the last client, engines stay for `linger` seconds.
 
-        If it died with requests unanswered, they stay until its job comes back or these may go on no longer: answers
-        that come meanwhile end with the manager.
+        If it died, they stay until its job comes back or requests of its may go on no longer: answers that it has not
+        taken, or not written, end with the manager. A job of which nothing is unanswered may have written none of it.
         """
         if client not in self.users:
             return
         until = now + self.users.pop(client)
         self._waiting.pop(client, None)
-        self._awaited |= dict.fromkeys(self._requests.leave(client, until if died else None), until)
+        orphans = self._requests.leave(client, until if died else None)
+        job = self._job_of.pop(client, None)
+        self._awaited |= dict.fromkeys(orphans | ({job} if died and job is not None else set()), until)
         self._unused_since = now if lingers else -math.inf
 
     def _grace(self, asked: ManagerConfig) -> float:
@@ -121,6 +125,7 @@ class Model:
     def submit(self, client: int, request: Request, now: float) -> None:
         """Take in a request of a client that has the model open."""
         self._last_used = now
+        self._job_of[client] = request.job
         self._awaited.pop(request.job, None)
         self._requests.submit(client, request, now)
         if self._requests.entries and self.state is State.IDLE:
@@ -262,7 +267,7 @@ class Model:
         self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
-        self.users, self._waiting = {}, {}
+        self.users, self._waiting, self._job_of = {}, {}, {}
         self._requests.last_call = None
         self._requests.drop_all()
 

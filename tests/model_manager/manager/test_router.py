@@ -255,9 +255,27 @@ def test_answers_that_come_after_their_clients_death_are_there_as_long_as_it_may
     made.open(2)
     made.submit(2, request("a"))
     assert names(made.answers) == [(2, "a")]
-    made.leave(2, cleanly=False)  # nothing is unanswered, and the job that died came back
+    made.leave(2, cleanly=True)
     made.pass_time(SETTINGS.linger)
     assert not made.engines
+    assert made.router.is_done(made.now)
+
+
+def test_answers_that_a_client_had_as_it_died_are_there_as_long_as_it_may_come_back() -> None:
+    """It may have written none of them."""
+    made = world(1)
+    made.submit(1, request("a"))
+    made.finish("a")
+    made.leave(1, cleanly=False)
+    made.pass_time(SETTINGS.orphan_grace - 1)
+    assert made.engines
+    made.join(2)
+    made.open(2)
+    made.submit(2, request("a"))
+    assert names(made.answers) == [(1, "a"), (2, "a")]
+    made.leave(2, cleanly=False)
+    made.pass_time(SETTINGS.orphan_grace + SETTINGS.linger)
+    assert not made.engines, "the job did not come back"
     assert made.router.is_done(made.now)
 
 
