@@ -53,6 +53,13 @@ class Generated:
         if tokens.logprobs is not None:
             self.logprobs += tokens.logprobs.each()[known:]
 
+    def keep(self, tokens: NewTokens) -> None:
+        """Put tokens in the place of those from their offset on: a request that is not streamed may have been sent to a
+        manager where it ran already, with others.
+        """
+        if tokens.offset <= len(self.token_ids):
+            self.token_ids[tokens.offset :] = tokens.token_ids
+
 
 class Deltas:
     """The deltas of one answer for one caller.

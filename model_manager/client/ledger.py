@@ -33,7 +33,7 @@ class Pending:
     cancelled: int = 0
     """Submits of this id on this connection that were cancelled; as many answers come before the one that counts."""
     generated: Generated | None = None
-    """The tokens so far of a request that is streamed."""
+    """The tokens so far, of a request that is streamed all that have come; they are sent to the next manager."""
     lost: list[float] = field(default_factory=list)
     """When a manager that had it was lost, on the clock of the client."""
     computed_tokens: int = 0
@@ -78,14 +78,17 @@ class Ledger:
         self.in_use += 1
 
     def progressed(self, tokens: NewTokens) -> tuple[Generated, list[Waiter]] | None:
-        """Tokens have come. Returns all of the request's tokens so far, with its waiters; None if they belong to a
-        submit that was cancelled.
+        """Tokens have come. Returns all of a streamed request's tokens so far, with its waiters; None if they belong to
+        a submit that was cancelled, or are only to be kept.
         """
         pending = self._pending.get(tokens.request_id)
         if pending is None or pending.cancelled:
             return None
         if pending.generated is None:
             pending.generated = Generated()
+        if not pending.request.stream:
+            pending.generated.keep(tokens)
+            return None
         pending.generated.add(tokens)
         return pending.generated, pending.waiters.copy()
 

@@ -34,6 +34,8 @@ class Entry:
     """The prompt's, as far as they are known: an engine that takes text tells its own with the first tokens."""
     streams: dict[int, int] = field(default_factory=dict)
     """Receivers that want the tokens as they are generated, each with how many it has been sent."""
+    keepers: dict[int, int] = field(default_factory=dict)
+    """Other receivers, each with how many tokens it has been sent in case this manager dies."""
     engine: int | None = None
     """Index of the engine that has it; None if no engine has it."""
     work: int = 0
@@ -62,7 +64,7 @@ class Entry:
         """One more client waits, with the same request. It may bring more tokens than are known here, from a manager
         that died: while no engine has the request, these count. Tokens that an ending may replace are not streamed: the
         engine would have to know (`Request.num_lasting`). Those of an engine that takes text are not either: its client
-        has no tokenizer for them.
+        has no tokenizer for them. Nor are these kept, nor tokens with log-probabilities, which are large.
         """
         self.receivers.append(client)
         self.orphaned_until = None
@@ -72,17 +74,22 @@ class Entry:
         if self.engine is None and len(request.output_token_ids) > len(self.tokens):
             self.tokens = list(request.output_token_ids)
             self.logprobs = [] if request.output_logprobs is None else request.output_logprobs.each()
+        if not (request.stream or request.is_text) and request.params.logprobs is None:
+            known = request.output_token_ids
+            self.keepers[client] = len(known) if self.tokens[: len(known)] == known else 0
 
     def detach(self, client: int) -> None:
         """A client no longer waits for one of its submits."""
         self.receivers.remove(client)
         if client not in self.receivers:
             self.streams.pop(client, None)
+            self.keepers.pop(client, None)
 
     def forsake(self, client: int) -> None:
         """A client is gone."""
         self.receivers = [receiver for receiver in self.receivers if receiver != client]
         self.streams.pop(client, None)
+        self.keepers.pop(client, None)
 
     def unsent_tokens(self) -> Iterator[tuple[int, NewTokens]]:
         """The tokens that each stream has not been sent, by client; they count as sent."""
@@ -91,6 +98,14 @@ class Entry:
                 logprobs = Logprobs.join(self.logprobs[known:]) if self.logprobs else None
                 yield client, NewTokens(self.request.request_id, known, self.tokens[known:], logprobs)
                 self.streams[client] = len(self.tokens)
+
+    def unkept_tokens(self, client: int) -> NewTokens | None:
+        """The tokens that a keeper has not been sent, if there are any; they count as sent."""
+        known = self.keepers.get(client)
+        if known is None or known >= len(self.tokens):
+            return None
+        self.keepers[client] = len(self.tokens)
+        return NewTokens(self.request.request_id, known, self.tokens[known:])
 
     def progress(self, tokens: Sequence[int], logprobs: Logprobs | None, text: NewText | None = None) -> None:
         """Its engine has generated more tokens for it."""

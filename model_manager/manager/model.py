@@ -135,6 +135,10 @@ class Model:
         """Tokens that engines have computed for a client's running requests."""
         return self._requests.computed_for(client)
 
+    def send_to_keep(self, client: int) -> None:
+        """Send a client what it keeps in case this manager dies."""
+        self._requests.send_to_keep(client)
+
     def cancel(self, client: int, request_id: str, now: float) -> None:
         """A client cancels one of its requests."""
         self._requests.cancel(client, request_id, now)

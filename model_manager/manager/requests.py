@@ -179,6 +179,15 @@ class Requests:
             for batch in progress_batches(of_client):
                 self._outbox.to_client(client, Progress(self._key, batch))
 
+    def send_to_keep(self, client: int) -> None:
+        """Send a client the new tokens of its running requests that it does not stream: if this manager dies, it asks
+        the next one for the rest.
+        """
+        running = [entry for slot in self._engines.slots for entry in slot.entries.values()]
+        fresh = [tokens for entry in running if (tokens := entry.unkept_tokens(client)) is not None]
+        for batch in progress_batches(fresh):
+            self._outbox.to_client(client, Progress(self._key, batch))
+
     def _finished(self, entry: Entry, output: Output, now: float) -> None:
         if output.finish_reason is FinishReason.ABORT and entry.receivers:
             self._resume(entry)  # a retry came for it after it was cancelled
@@ -280,6 +289,7 @@ class Requests:
         for entry in self.entries.values():
             assert set(entry.receivers) <= set(users), "a receiver is gone"
             assert set(entry.streams) <= set(entry.receivers), "a stream has no receiver"
+            assert set(entry.keepers) <= set(entry.receivers), "tokens are kept for nobody"
             assert entry.receivers or entry.cancelled or entry.orphaned_until is not None, (
                 "nobody waits, nobody ends it"
             )

@@ -144,8 +144,15 @@ class Router:
 
     def computed_for(self, client: int) -> dict[str, int]:
         """Tokens that engines have computed for a client's running requests."""
-        models = (self._models[key] for key in self._clients[client].models if key in self._models)
-        return {name: count for model in models for name, count in model.computed_for(client).items()}
+        return {name: count for model in self._used_by(client) for name, count in model.computed_for(client).items()}
+
+    def send_to_keep(self, client: int) -> None:
+        """Send a client what it keeps in case this manager dies."""
+        for model in self._used_by(client):
+            model.send_to_keep(client)
+
+    def _used_by(self, client: int) -> list[Model]:
+        return [self._models[key] for key in self._clients[client].models if key in self._models]
 
     def _opened(self, client: int, key: str) -> Model | None:
         """The client's model. None if the model has failed and the client had not heard of it when it sent its message:

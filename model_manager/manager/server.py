@@ -224,6 +224,7 @@ class ManagerServer:
                 self._router.close_model(client, message, now)
             case Ping():
                 if not self._clients[client].connection.buffered:  # else what is buffered is as good a sign of life
+                    self._router.send_to_keep(client)
                     self._send(client, Pong(self._router.computed_for(client)))
             case GetStatus():
                 self._send(client, self._status(now))

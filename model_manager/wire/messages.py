@@ -26,7 +26,7 @@ from .shared_settings import UnmetSetting
 from .status import JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from .timings import Setback, Timings
 
-PROTOCOL = 9
+PROTOCOL = 10
 LONGEST_NAME = 4096
 """Characters of an id, a job or an adapter: answers, errors and the status repeat them."""
 _MOST_SETTINGS_BYTES = 2**16
@@ -353,7 +353,9 @@ class Credits(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """New tokens of requests that asked to be streamed. The last tokens of a request come with its result instead."""
+    """New tokens of requests. Of those that asked to be streamed they come at once, of others with a Pong, in case the
+    manager dies. The last tokens of a request come with its result instead.
+    """
 
     key: str
     tokens: list[NewTokens]

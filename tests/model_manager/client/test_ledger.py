@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.client.ledger import Ledger, Waiter
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.messages import NewTokens, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 
@@ -65,6 +65,17 @@ def test_a_new_connection_is_sent_what_is_waited_for_in_order() -> None:
     pending = ledger.answered("a")
     assert pending is not None
     assert pending.lost == [3.0, 5.0]
+
+
+def test_tokens_of_a_request_that_is_not_streamed_are_kept_for_the_next_manager_and_shown_to_nobody() -> None:
+    ledger = Ledger()
+    ledger.add(request("a"), Waiter(0))
+    assert ledger.progressed(NewTokens("a", 0, [1, 2])) is None
+    assert ledger.progressed(NewTokens("a", 2, [3])) is None
+    assert [each.output_token_ids for each in ledger.reconnected(1.0)] == [[1, 2, 3]]
+    assert ledger.progressed(NewTokens("a", 0, [4, 5])) is None, "it ran there already, with tokens of its own"
+    assert ledger.progressed(NewTokens("a", 3, [7])) is None, "behind a gap"
+    assert [each.output_token_ids for each in ledger.reconnected(2.0)] == [[4, 5]]
 
 
 @given(st.lists(st.tuples(st.sampled_from("acr"), st.integers(0, 3)), max_size=60))

@@ -96,6 +96,20 @@ def test_a_manager_that_is_killed_in_mid_run_is_replaced_and_the_requests_finish
     eventually(lambda: engine not in [process.pid for process in machine.processes()], "the old engine's end")
 
 
+def test_the_engine_after_a_killed_manager_goes_on_from_what_the_client_was_told(machine: Machine) -> None:
+    client = machine.open()
+    prompt = [ANSWER, 100, 1]
+    future = client.submit(prompt, SamplingParams(max_tokens=100), request_id="1")
+    (pending,) = client._session._ledger._pending.values()
+    eventually(lambda: pending.generated is not None and len(pending.generated.token_ids) > 3)
+    assert pending.generated is not None
+    kept = len(pending.generated.token_ids)
+    kill(machine.status().pid)
+    token_ids = future.result(PATIENCE).token_ids
+    assert token_ids == answer(prompt, 100)
+    assert machine.model_status().stats.steps <= len(token_ids) - kept
+
+
 def test_a_manager_that_stops_answering_is_replaced_and_the_requests_finish(machine: Machine) -> None:
     first, second = machine.open(), machine.open()
     futures = submit(first, 16)

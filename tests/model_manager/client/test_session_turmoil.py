@@ -221,9 +221,9 @@ class Turmoil(RuleBasedStateMachine):
         return next(each for each in self.manager.owed if each.request.request_id == name)
 
     def progress(self, which: int, how: int) -> None:
-        """Tokens of a stream, some of which may have been said before."""
+        """Tokens of a stream, or to be kept; some of them may have been said before."""
         owed = self.owed(which)
-        if owed is not None and owed.request.stream and len(owed.tokens) < WHOLE - 1 and not owed.is_cancelled:
+        if owed is not None and len(owed.tokens) < WHOLE - 1 and not owed.is_cancelled:
             offset = max(0, len(owed.tokens) - how % 3)
             owed.tokens.append(answer(owed.request.prompt_token_ids)[len(owed.tokens)])
             self.say(Progress(CONFIG.key, [NewTokens(owed.request.request_id, offset, owed.tokens[offset:])]))

@@ -36,7 +36,7 @@ EVENTS = (
     *4 * ("step",),
     *3 * ("carry_out", "cancel_and_submit"),
     *2 * ("finish", "fail"),
-    *("cancel", "die", "wait", "drain", "drain", "end_drain", "leave", "close"),
+    *("cancel", "die", "wait", "drain", "drain", "end_drain", "leave", "close", "keep_tokens"),
 )
 ANY = st.integers(0, 2**16)
 NAMES = "abd"
@@ -57,7 +57,9 @@ class Submitted:
     is_cancelled: bool = False
     fails_of: set[str] = field(default_factory=set)
     """Errors that may be its answer."""
-    streamed: list[int] | None = None
+    is_streamed: bool = False
+    tokens: list[int] = field(default_factory=list)
+    """Those that it has been sent."""
 
 
 @dataclass
@@ -111,8 +113,8 @@ class Table(RuleBasedStateMachine):
         line = self.owed[client].setdefault(name, deque())
         if line and not line[-1].is_cancelled:
             return
-        sent = self.request(name, work, stream, how // 8 % WHOLE if stream else 0)
-        mine = Submitted(work, streamed=list(sent.output_token_ids) if stream else None)
+        sent = self.request(name, work, stream, how // 8 % WHOLE)
+        mine = Submitted(work, is_streamed=stream, tokens=list(sent.output_token_ids))
         entry = self.table.entries.get(name)
         if entry is not None and not entry.is_same_work(sent):
             mine.fails_of.add("InvalidRequest")
@@ -146,6 +148,17 @@ class Table(RuleBasedStateMachine):
 
     def close(self, which: int, how: int) -> None:
         self.leave(which, how, died=False)
+
+    def keep_tokens(self, which: int, _how: int) -> None:
+        """A client gave a sign of life: it has been sent all tokens of what runs for it."""
+        client = 1 + which % 3
+        self.carry_out()
+        self.table.send_to_keep(client)
+        self.carry_out()
+        for name, line in self.owed[client].items():
+            entry = self.table.entries.get(name)
+            if entry is not None and entry.engine is not None and len(line) == 1 and client in entry.receivers:
+                assert line[0].tokens[: len(entry.tokens)] == entry.tokens, "tokens would be lost with the manager"
 
     # ── engines ──
 
@@ -238,11 +251,11 @@ class Table(RuleBasedStateMachine):
                 for new in tokens:
                     line = self.owed[client].get(new.request_id)
                     if line and len(line) == 1 and not line[0].is_cancelled:
-                        streamed = line[0].streamed
-                        assert streamed is not None, "tokens that nobody asked for"
-                        assert new.offset == len(streamed), "a stream has a gap, or has tokens twice"
-                        streamed += new.token_ids
-                        assert streamed == answer(line[0].work)[: len(streamed)]
+                        known = line[0].tokens
+                        assert new.offset <= len(known), "tokens have a gap"
+                        assert new.offset == len(known) or not line[0].is_streamed, "a stream has tokens twice"
+                        known[new.offset :] = new.token_ids
+                        assert known == answer(line[0].work)[: len(known)]
 
     def arrived(self, sent: Request) -> float:
         return self.table.entries[sent.request_id].arrived
