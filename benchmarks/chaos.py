@@ -8,10 +8,12 @@ compared. Inference process, manager, workers and launcher are killed with -9, o
 started again with --resume. The seed draws rows and blows: the same seed repeats a run, as far as the machine does.
 `--parts` runs the rows so many times, each time under other blows; with `--results` each part is kept as it ends, a
 later call adds its own, and the figures are those of all parts in the file.
-`lost` and `doubled` are rows; `stalls` are the longest seconds without a new row from a blow to the next one, by kind
-(how many, median, mean, highest). `tokens` has what the engines of both runs computed (of prompts and answers) and
-generated, counted in the engines, and what the last summary calls computed again. `processor_seconds` are those of all
-processes of the job. `left_behind` is what is there ten seconds after the end. The last line is JSON.
+`lost` and `doubled` are rows; `changed` are the ids of rows with another text (a sampled token may differ in other
+company where its random number lies within a rounding error of the next token's: docs/reference/sampling.md). `stalls`
+are the longest seconds without a new row from a blow to the next one, by kind (how many, median, mean, highest).
+`tokens` has what the engines of both runs computed (of prompts and answers) and generated, counted in the engines, and
+what the last summary calls computed again. `processor_seconds` are those of all processes of the job. `left_behind` is
+what is there ten seconds after the end. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--parts", type=int, default=1, help="jobs under blows; each has the next seed")
     made.add_argument("--runner", choices=ROLES, default="local-processes", help="where the job runs")
     made.add_argument("--roles", default="", help="roles to strike, as engine,manager; by default all of the runner's")
+    made.add_argument("--max_tokens", type=int, default=32, help="tokens of a row, at most; half of them at least")
     made.add_argument("--longest_pause", type=float, default=60.0, help="seconds between SIGSTOP and SIGCONT, at most")
     made.add_argument("--hang_timeout", type=float, default=10.0, help="the job's flag")
     made.add_argument("--fault", nargs="+", choices=FAULTS, default=[], help="jobs with these faults, without blows")

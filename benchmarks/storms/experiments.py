@@ -17,7 +17,9 @@ from .fields import ROLES, prepared
 from .job import Job, prompts
 from .storm import Course, Storm
 
-_FLAGS = ["--dtype=float32", "--max_tokens=32", "--min_tokens=16"]
+_SETTINGS = ("runner", "kills", "max_tokens", "longest_pause", "hang_timeout")
+_SHOWN = 20
+"""Ids of changed rows that are kept, at most."""
 _GONE_WITHIN = 10.0
 _SECONDS_A_ROW = 1.0
 _SECONDS_A_BLOW = 60.0
@@ -44,7 +46,7 @@ def run(
     within = 600 + len(rows) * _SECONDS_A_ROW + len(blows) * _SECONDS_A_BLOW
     with _processor_time(job) as seconds:
         with prepared(options.runner, job) as field:
-            job.flags = [*_FLAGS, f"--hang_timeout={options.hang_timeout:g}", *field.flags]
+            job.flags = [*_flags(options), f"--hang_timeout={options.hang_timeout:g}", *field.flags]
             course = Storm(job, seed, field.revive).run(blows, within)
         left = _left_behind(job)
     return Run(job, course, sum(seconds) if seconds and field.revive is None else None, job.tokens(), left)
@@ -76,6 +78,7 @@ def _left_behind(job: Job) -> list[str]:
 def compared(calm: Run, stormy: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Figures of the disturbed run against the other's."""
     times, texts, expected = stormy.job.times_each(), stormy.job.texts(), calm.job.texts()
+    changed = sorted(identity for identity, text in texts.items() if text != expected.get(identity))
     course = stormy.course
     return {
         "rows": len(rows),
@@ -84,7 +87,8 @@ def compared(calm: Run, stormy: Run, rows: Sequence[dict[str, Any]]) -> dict[str
         "lost": sum(row["id"] not in times for row in rows),
         "doubled": sum(count - 1 for count in times.values()),
         "dead_letters": len(times) - len(texts),
-        "texts_changed": sum(text != expected.get(identity) for identity, text in texts.items()),
+        "texts_changed": len(changed),
+        "changed": changed[:_SHOWN],
         "statuses": course.statuses,
         "launchers": course.launchers,
         "seconds": course.seconds,
@@ -115,7 +119,7 @@ def kills(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
         print(f"part with seed {seed}", flush=True)
         blows = drawn(seed, options.kills, options.rows, roles, options.longest_pause)
         stormy = run(folder / f"storm-{seed}", options, rows, blows, seed)
-        settings = {name: getattr(options, name) for name in ("runner", "kills", "longest_pause", "hang_timeout")}
+        settings = {name: getattr(options, name) for name in _SETTINGS}
         yield {"seed": seed, **settings, **compared(calm, stormy, rows)}
 
 
@@ -123,20 +127,24 @@ def faults(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """A job for each of the faults, which `options.fault` names; the same rows without one come first."""
     rows = prompts(options.rows, options.seed)
     print(f"seed {options.seed}: {options.rows:,} rows, {', '.join(options.fault)}", flush=True)
-    calm = _with_own_model(folder / "calm", rows)
+    calm = _with_own_model(folder / "calm", rows, options)
     Storm(calm, options.seed).run([], _SECONDS_A_ROW * len(rows) + 600)
     found = []
     for fault in options.fault:
-        job = _with_own_model(folder / fault, rows)
+        job = _with_own_model(folder / fault, rows, options)
         job.seed = options.seed
         found.append(endured(job, fault, calm.texts()) | {"left_behind": _left_behind(job)})
         print(f"  {found[-1]}", flush=True)
     return {"seed": options.seed, "rows": options.rows, "faults": found}
 
 
-def _with_own_model(folder: Path, rows: Sequence[dict[str, Any]]) -> Job:
-    job = Job(folder, [*_FLAGS])
-    job.flags = [*_FLAGS, f"--model={model_of(job)}"]
+def _flags(options: argparse.Namespace) -> list[str]:
+    return ["--dtype=float32", f"--max_tokens={options.max_tokens}", f"--min_tokens={options.max_tokens // 2}"]
+
+
+def _with_own_model(folder: Path, rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> Job:
+    job = Job(folder, [])
+    job.flags = [*_flags(options), f"--model={model_of(job)}"]
     job.ask(rows)
     whole_model(job)
     return job

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from millrace.model_manager.client.status import stop_models
 from tests.servers.flink import Flink, flink
 from tests.servers.prism import prism
 
@@ -19,7 +20,7 @@ from .job import Job
 _ENGINE = ("engine", "manager")
 _PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 _CHECKPOINTS = ["--streaming", "--checkpointing_interval=1000", "--checkpointing_mode=EXACTLY_ONCE"]
-_CHECKPOINTS += ["--shutdown_sources_after_idle_ms=1000", "--linger=5"]
+_CHECKPOINTS += ["--shutdown_sources_after_idle_ms=1000"]
 _TASK_MANAGERS = ("task-manager-1", "task-manager-2")
 ROLES = {
     "local": (*_ENGINE, "launcher"),
@@ -45,6 +46,7 @@ def prepared(runner: str, job: Job) -> Iterator[Field]:
         with flink(job.folder / "flink", job.surroundings) as cluster:
             job.servers["task manager"] = lambda: _task_managers(cluster)
             yield Field(_flink_flags(job.folder, cluster), lambda role: _revive(cluster, role))
+            stop_models(job.runtime)  # they would stay for --linger, 120 s on Flink
     elif runner == "prism":
         yield Field(["--runner=PrismRunner", f"--prism_location={prism()}"])
     else:
