@@ -23,6 +23,7 @@ _POLL = 0.05
 _SEARCH = 20.0
 """Seconds to wait for a process of a role, which may be starting again."""
 _CONTINUED_WITHIN = 10.0
+_GONE_WITHIN = 10.0
 
 
 @dataclass
@@ -138,6 +139,7 @@ class Storm:
         victim.kill()
         if self._killed_launcher:
             self._job.kill()
+        _wait_for_end(victim)
         self._revive(blow.role)
 
     def _victim(self, role: str) -> psutil.Process | None:
@@ -147,6 +149,14 @@ class Storm:
                 return self._rnd.choice(found)
             time.sleep(_POLL)
         return None
+
+
+def _wait_for_end(process: psutil.Process) -> None:
+    """Who starts a server again would take it for one that runs."""
+    deadline = time.monotonic() + _GONE_WITHIN
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(_POLL)
 
 
 def _continued(process: psutil.Process) -> None:

@@ -78,9 +78,10 @@ def job_server(cluster: Cluster, home: Path, master: str) -> list[str]:
 
 
 def common_settings(cluster: Cluster) -> dict[str, str]:
-    """A dead task manager is noticed within ten seconds; a job starts again from its last checkpoint, a few times.
+    """A dead task manager is noticed within ten seconds; a job starts again from its last checkpoint.
 
-    Until it is noticed each try fails at once: all of them together must take longer than that.
+    While a task manager is missing each try fails at once, so the tries wait, up to ten seconds. A job fails after 20
+    in a row, which take three minutes. A minute without a failure sets the count back: a long job may have more.
     """
     return {
         "jobmanager.rpc.address": "localhost",
@@ -94,9 +95,12 @@ def common_settings(cluster: Cluster) -> dict[str, str]:
         "state.checkpoints.dir": (cluster.folder / "checkpoints").as_uri(),
         "heartbeat.interval": "1000",
         "heartbeat.timeout": "10000",
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "20",
-        "restart-strategy.fixed-delay.delay": "3 s",
+        "restart-strategy.type": "exponential-delay",
+        "restart-strategy.exponential-delay.initial-backoff": "1 s",
+        "restart-strategy.exponential-delay.backoff-multiplier": "1.5",
+        "restart-strategy.exponential-delay.max-backoff": "10 s",
+        "restart-strategy.exponential-delay.reset-backoff-threshold": "60 s",
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff": "20",
     }
 
 

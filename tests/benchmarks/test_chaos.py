@@ -38,6 +38,9 @@ def test_a_job_under_blows_has_the_rows_and_texts_of_an_undisturbed_one(tmp_path
     assert figures["dead_letters"] == 0
     assert figures["statuses"][-1] == 0
     assert sum(figures["struck"].values()) >= 4
+    tokens = figures["tokens"]
+    assert tokens["undisturbed_generated"] >= ROWS * 16, "each row has so many tokens at least"
+    assert tokens["generated"] >= tokens["undisturbed_generated"], "killed engines are counted too"
 
 
 @pytest.mark.slow
