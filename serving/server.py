@@ -66,9 +66,9 @@ class _Serving:
         batches = BatchRunner(service)
         try:
             server = Uvicorn(self._config(service, batches))
+            self._watch(server, service)
             self._tell(f"serving {served.model} at {self._url(sock)}; the model is being loaded")
             allow_connections()
-            self._watch(server, service)
             engine.start()
             batches.start()
             await server.serve(sockets=[sock])

@@ -62,10 +62,12 @@ def _processor_time(job: Job) -> Iterator[list[float]]:
         yield found
         return
     job.groups.append(group)
-    yield found
-    found.append(round(control_groups.processor_seconds(group), 1))
-    with contextlib.suppress(OSError):  # a process was left behind
-        control_groups.remove(group, _GONE_WITHIN)
+    try:
+        yield found
+    finally:
+        found.append(round(control_groups.processor_seconds(group), 1))
+        with contextlib.suppress(OSError):  # a process was left behind
+            control_groups.remove(group, _GONE_WITHIN)
 
 
 def _left_behind(job: Job) -> list[str]:

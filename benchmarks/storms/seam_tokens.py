@@ -27,8 +27,12 @@ def install() -> None:
 
 
 def counted(folder: Path) -> tuple[int, int]:
-    """Tokens that all engines have computed, and how many of their steps' sequences got a token."""
-    each = [_COUNTS.unpack(path.read_bytes()) for path in folder.iterdir()]
+    """Tokens that all engines have computed, and how many of their steps' sequences got a token.
+
+    The file of an engine that was killed as it made it is empty.
+    """
+    files = (path.read_bytes() for path in folder.iterdir())
+    each = [_COUNTS.unpack(content) for content in files if len(content) == _COUNTS.size]
     return sum(computed for computed, _ in each), sum(sampled for _, sampled in each)
 
 

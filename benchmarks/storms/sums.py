@@ -54,5 +54,5 @@ def parts_in(path: Path | None) -> list[dict[str, Any]]:
     """The parts that a file has; none if there is no file."""
     if path is None or not path.exists():
         return []
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["each"]
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")).get("each", [])
     return found

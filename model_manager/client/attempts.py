@@ -27,10 +27,10 @@ class Attempts:
     def raise_if_over(self, setbacks: int) -> None:
         """Raise the error that ends a caller's wait, if there is one; `setbacks` is the count when it began to wait."""
         if self._final is not None:
-            raise self._final
+            raise self._final.with_traceback(None)  # else each that raises it adds its frames, which stay
         if self.setbacks != setbacks:
             assert self._setback is not None, "a setback has a reason"
-            raise self._setback
+            raise self._setback.with_traceback(None)
 
     def succeeded(self) -> None:
         """A result came: the count of connections lost in a row starts again."""

@@ -33,7 +33,7 @@ class Pending:
     cancelled: int = 0
     """Submits of this id on this connection that were cancelled; as many answers come before the one that counts."""
     generated: Generated | None = None
-    """The tokens so far, of a request that is streamed all that have come; they are sent to the next manager."""
+    """The tokens that have come so far, of a streamed request all; they are sent to the next manager."""
     lost: list[float] = field(default_factory=list)
     """When a manager that had it was lost, on the clock of the client."""
     computed_tokens: int = 0

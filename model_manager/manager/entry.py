@@ -64,7 +64,7 @@ class Entry:
         """One more client waits, with the same request. It may bring more tokens than are known here, from a manager
         that died: while no engine has the request, these count. Tokens that an ending may replace are not streamed: the
         engine would have to know (`Request.num_lasting`). Those of an engine that takes text are not either: its client
-        has no tokenizer for them. Nor are these kept, nor tokens with log-probabilities, which are large.
+        has no tokenizer for them. The latter are not kept either, nor tokens with log-probabilities, which are large.
         """
         self.receivers.append(client)
         self.orphaned_until = None
@@ -74,7 +74,8 @@ class Entry:
         if self.engine is None and len(request.output_token_ids) > len(self.tokens):
             self.tokens = list(request.output_token_ids)
             self.logprobs = [] if request.output_logprobs is None else request.output_logprobs.each()
-        if not (request.stream or request.is_text) and request.params.logprobs is None:
+            self.keepers = dict.fromkeys(self.keepers, 0)
+        if not (self.request.stream or request.stream or request.is_text) and request.params.logprobs is None:
             known = request.output_token_ids
             self.keepers[client] = len(known) if self.tokens[: len(known)] == known else 0
 

@@ -140,8 +140,8 @@ class SamplingParams(
     n: Annotated[int, _ANSWERS] = 1
     """Answers to the prompt, 1 to 64, that share its keys and values; greedy ones are all equal."""
     seed: Annotated[int | None, _SEED] = None
-    """The same seed gives the same random numbers, and in float32 the same tokens whatever else is in the batch.
-    Default: made of the row's own id, else of the job's."""
+    """The same seed gives the same random numbers, and in float32, but for rounding, the same tokens
+    whatever else is in the batch. Default: made of the row's own id, else of the job's."""
     stop: Annotated[tuple[str, ...], _LENGTH, _ALL_UTF8] = ()
     """Generation ends before the first of these strings that appears in the output; the text excludes it."""
     stop_token_ids: Annotated[tuple[int, ...], _IDS] = ()

@@ -75,7 +75,7 @@ class Exchange:
         self._unread = 0
         self._error: BaseException | None = None
         self._news: asyncio.Future[None] | None = None
-        """Who waits for something to come."""
+        """Of the reader that waits for events."""
 
     @property
     def is_open(self) -> bool:
@@ -125,6 +125,7 @@ class Exchange:
         for submission, request_id in self._asked.values():
             self._service.submitter.cancel(submission, request_id)
         self._asked.clear()
+        self._error, self._events = None, []  # its traceback would hold the exchange, and so the prompt
 
     def abort(self) -> None:
         """Have `take` raise RequestAborted, as the server ends."""

@@ -100,7 +100,7 @@ class Service:
         return figures(snapshot(self.served.read_status), self._recent.lives(), server)
 
     def take_slot(self, client: Hashable) -> None:
-        """Be one of `max_inflight` requests; raises HttpError (429) where there are as many. A client that has none
+        """Count a request of the client; raises HttpError (429) where `max_inflight` run. A client that has none
         gets a slot while there are less than twice as many.
         """
         most = self.settings.max_inflight
@@ -109,7 +109,7 @@ class Service:
         self._inflight[client] += 1
 
     def give_slot(self, client: Hashable) -> None:
-        """Be none of them any more."""
+        """Count it no longer."""
         self._inflight[client] -= 1
         if not self._inflight[client]:
             del self._inflight[client]

@@ -13,7 +13,8 @@ from zlib import crc32
 from tests.servers.installed import installed, run
 
 _SOURCE = Path(__file__).with_name("go_programs")
-_MANY_COLLECTIONS_FEWER = {"GOGC": "800", "CGO_ENABLED": "0"}
+_ENVIRONMENT = {"GOGC": "800", "CGO_ENABLED": "0", "GOFLAGS": "-p=1 -buildvcs=false"}
+"""The compiler collects its garbage seldom, and asks no version control of the folder that it is in."""
 _WITHOUT_DEBUGGING = ("-gcflags=all=-dwarf=false", "-ldflags=-s -w")
 
 
@@ -26,5 +27,5 @@ def go_program(name: str) -> Path:
 
 
 def _build(folder: Path) -> None:
-    command = ["go", "build", "-p=1", *_WITHOUT_DEBUGGING, "-o", f"{folder}/", "./pubsubserver", "tool"]
-    run(*command, cwd=_SOURCE, **_MANY_COLLECTIONS_FEWER)
+    names = ["./pubsubserver", "tool"]
+    run("go", "build", *_WITHOUT_DEBUGGING, "-o", f"{folder}/", *names, cwd=_SOURCE, **_ENVIRONMENT)

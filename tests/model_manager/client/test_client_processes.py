@@ -21,7 +21,7 @@ SHORT = SamplingParams(max_tokens=5)
 
 def test_three_clients_in_turn_use_the_engine_that_the_first_one_started(machine: Machine) -> None:
     for index in range(3):
-        client = machine.open()
+        client = machine.open(SETTINGS.parse({"linger": 60.0, "orphan_grace": 0.5}))
         assert client.submit([ANSWER, 3, index], SHORT, request_id=str(index)).result(PATIENCE)
         client.close()
     assert machine.starts() == 1

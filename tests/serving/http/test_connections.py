@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,32 @@ def test_another_protocol_may_be_offered_and_the_body_is_read(server: Server, pr
         while answers.count(b"HTTP/1.1 200 ") < 2:
             answers += (more := sock.recv(65536))
             assert more, answers
+
+
+def test_each_request_of_a_connection_has_its_own_body_wherever_it_is_cut(server: Server) -> None:
+    prompts = ["a", "b c", "d e f"]
+    sent = b"".join(request({"prompt": prompt}, "/tokenize") for prompt in prompts)
+    whole = [server.post("/tokenize", {"prompt": prompt}).json() for prompt in prompts]
+    length = len(request({"prompt": "a"}, "/tokenize"))
+    for cut in (0, length - 1, length, length + 1, len(sent) - 1):
+        with connected(server) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.sendall(sent[:cut])
+            if cut >= length:
+                assert answered(sock) == whole[0]
+            sock.sendall(sent[cut:])
+            for expected in whole[cut >= length :]:
+                assert answered(sock) == expected, cut
+
+
+def answered(sock: socket.socket) -> Any:
+    """The next answer on a connection, of which nothing more is read."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += (byte := sock.recv(1))
+        assert byte, head
+    length = int(re.findall(rb"content-length: (\d+)", head)[0])
+    return json.loads(sock.recv(length, socket.MSG_WAITALL))
 
 
 def test_a_request_that_is_cut_off_in_its_body_leaves_nothing(server: Server) -> None:
