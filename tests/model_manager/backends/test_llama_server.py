@@ -54,7 +54,8 @@ def opened(machine: Machine, model: Path, dialect: str) -> EngineClient:
     """A client of a server that millrace starts."""
     command = shlex.join([*python_of("llama_cpp"), PROGRAM, "{model}", "{port}"])
     options = {"preset": "llama-server", "command": command, "dialect": dialect}
-    return machine.open(command=MANAGER_COMMAND, model=str(model), backend="server", backend_options=options)
+    patient = ManagerConfig(linger=0.1, orphan_grace=0.5)  # on a busy machine a step takes seconds
+    return machine.open(patient, MANAGER_COMMAND, model=str(model), backend="server", backend_options=options)
 
 
 def greedy(client: EngineClient, *, chats: bool) -> list[Output]:
