@@ -105,7 +105,7 @@ class Endpoint:
             with self._service.body_memory.body(client) as body:
                 await self._read_and_handle(body, scope, receive, reply, observed)
         except HttpError as error:
-            return error
+            return error.with_traceback(None)
         except (HungUp, Stalled) as error:
             observed.error = type(error).__name__.lower()
         except Exception:
@@ -123,8 +123,8 @@ class Endpoint:
         try:
             await unless_hung_up(scope, self.handle(body, reply, observed))
         except (MillraceError, HttpError) as error:
-            told = http_error(error) if isinstance(error, MillraceError) else error
-            raise renamed(told, body.names) from None
+            # Under a name here the error would hold this frame, and so the body, and be held by it.
+            raise renamed(http_error(error) if isinstance(error, MillraceError) else error, body.names) from None
         finally:
             self._service.give_slot(body.client)
 

@@ -19,7 +19,7 @@ from starlette.types import Receive
 
 from millrace.serving.http.errors import HttpError
 from millrace.serving.http.reading import FREE, BodyMemory
-from tests.serving.servers import Server, fake_server
+from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually
 
 SHORT: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
@@ -54,6 +54,20 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
         half_sent(server, 1000, 10) as sock,
     ):
         assert answer_of(sock) == (408, "body_too_slow")
+
+
+def test_a_refused_body_is_let_go_with_its_answer(tmp_path: Path) -> None:
+    """Not when garbage is collected next: the error has a traceback, which has the body."""
+    long = b"x " * 2**22
+    wrong = [b"\xff" * 2**23, b'{"prompt": "' + long, b'{"max_tokens": "a", "prompt": "%b"}' % long]
+    wrong += [b'{"prompt": "%b"}' % long, b'{"model": "other", "prompt": "%b"}' % long]
+    with fake_server(tmp_path / "rt") as server:
+        for body in wrong:
+            assert httpx.post(f"{server.url}/v1/completions", content=body, timeout=120).status_code in (400, 404)
+        before = peak_memory(server)
+        for body in 8 * wrong:
+            httpx.post(f"{server.url}/v1/completions", content=body, timeout=120)
+        assert peak_memory(server) - before < 8 * 2**23, "each of forty has eight MiB"
 
 
 def test_bodies_that_have_no_room_are_refused_and_short_ones_are_read(tmp_path: Path) -> None:
