@@ -266,7 +266,7 @@ def test_a_body_of_unknown_length_is_not_kept_beyond_its_limit(server: Server) -
 
 
 def test_limits_of_the_server_are_told_with_their_flags(tmp_path: Path) -> None:
-    flags = ("--max_inflight", "1", "--request_timeout", "1", "--served_model_name", "org/mine")
+    flags = ("--max_inflight", "1", "--request_timeout", "4", "--served_model_name", "org/mine")
     with fake_server(tmp_path / "rt", *flags, step=0.05) as server:
         long = {"prompt": "a", "max_tokens": 1000}
         with httpx.stream("POST", f"{server.url}{COMPLETIONS}", json=long | {"stream": True}) as stream:
