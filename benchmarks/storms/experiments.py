@@ -32,7 +32,7 @@ class Run:
     job: Job
     course: Course
     processor_seconds: float | None
-    """Of all processes, killed ones included, but the servers of a cluster; None if nobody counts them here."""
+    """All processes count, killed ones too; None on a cluster, and where there are no control groups."""
     tokens: dict[str, int]
     left_behind: list[str]
 

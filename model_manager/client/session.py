@@ -110,7 +110,7 @@ class Session:
         ]
         for thread in self._threads:
             thread.start()
-        self._on_cancel = _weakly(self._detach)
+        self._on_cancel = _weakly(self._cancel)
         os.register_at_fork(after_in_child=_weakly(self._forsake))
 
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -244,11 +244,8 @@ class Session:
             self._attempts.wanted = True
             self._changed.notify_all()
 
-    def _detach(self, request_id: str, future: Future[Any]) -> None:
-        """A future was cancelled by its holder: cancel its request too, unless others wait for the same request."""
-        self._cancel(request_id, only=future)
-
     def _cancel(self, request_id: str, only: Future[Any] | None) -> None:
+        """Cancel a request for all who wait for it, or for the holder of one future; it ends when nobody waits."""
         with self._lock:
             gone = self._ledger.cancel(request_id, only)
             link = self._link if gone is not None and self._ready else None

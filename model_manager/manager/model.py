@@ -77,7 +77,7 @@ class Model:
         self._awaited: dict[str, float] = {}
         """Jobs whose client died, and until when they may come back."""
         self._job_of: dict[int, str] = {}
-        """Of each client, the job of its latest request."""
+        """The job of each client's latest request."""
 
     @property
     def state(self) -> State:

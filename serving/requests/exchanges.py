@@ -75,7 +75,7 @@ class Exchange:
         self._unread = 0
         self._error: BaseException | None = None
         self._news: asyncio.Future[None] | None = None
-        """Of the reader that waits for events."""
+        """The reader waits for this until an event comes."""
 
     @property
     def is_open(self) -> bool:

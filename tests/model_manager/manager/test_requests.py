@@ -59,7 +59,7 @@ class Submitted:
     """Errors that may be its answer."""
     is_streamed: bool = False
     tokens: list[int] = field(default_factory=list)
-    """Those that it has been sent."""
+    """The tokens that the client has been sent."""
 
 
 @dataclass
