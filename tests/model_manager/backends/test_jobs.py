@@ -29,7 +29,7 @@ from tests.model_manager.backends.real_servers import (
     serve_config,
 )
 from tests.model_manager.backends.scenarios import PATIENCE
-from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
+from tests.pipelines.job.job_processes import all_at_once, engines_of, ids, in_full_swing, nothing_is_left
 from tests.runtime_folders import status_of
 from tests.servers.processes import free_port
 from tests.waiting import eventually
@@ -217,8 +217,8 @@ def test_two_jobs_share_an_engine_and_one_that_was_interrupted_is_resumed(
     runtime: Path, tmp_path: Path, subject: Subject
 ) -> None:
     with job(tmp_path / "a", ROWS // 2, subject) as first, job(tmp_path / "b", ROWS, subject) as second:
-        eventually(lambda: len(clients_of(runtime)) == 2, "both jobs are there")
-        in_full_swing(runtime)
+        all_at_once(runtime, [first, second])
+        in_full_swing(runtime, jobs=2)
         (shared,) = engines_of(runtime)
         second.send_signal(signal.SIGINT)
         second.communicate(timeout=PATIENCE)

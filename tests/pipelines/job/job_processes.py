@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.json_lines import rows_of
@@ -11,12 +15,33 @@ from tests.waiting import eventually
 _ENGINE = "millrace.model_manager.engine.process"
 
 
-def in_full_swing(runtime: Path) -> dict[str, int]:
-    """Wait until some requests are finished and most are not; the pids of manager and engine."""
+def all_at_once(runtime: Path, jobs: Sequence[subprocess.Popen[str]]) -> None:
+    """Wait until the jobs are clients at one time.
+
+    Those that come first are stopped until the last has come: a job's start can take longer than another one's work.
+    """
+    pids = {process.pid for process in jobs}
+    stopped = set[int]()
+
+    def last_has_come() -> bool:
+        for pid in pids & {*clients_of(runtime)} - stopped:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.add(pid)
+        return stopped == pids
+
+    try:
+        eventually(last_has_come, "all jobs are there")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def in_full_swing(runtime: Path, jobs: int = 1) -> dict[str, int]:
+    """Wait until so many jobs have finished some of their requests, few of all; the pids of manager and engine."""
 
     def some_finished() -> bool:
         status = status_of(runtime)
-        return status is not None and any(counted.finished >= 10 for counted in status.jobs)
+        return status is not None and sum(counted.finished >= 10 for counted in status.jobs) >= jobs
 
     eventually(some_finished)
     status = status_of(runtime)

@@ -19,7 +19,14 @@ import pytest
 from millrace.model_manager.client.status import sweep
 from tests.job_commands import job_command, started
 from tests.json_lines import write_rows
-from tests.pipelines.job.job_processes import clients_of, engines_of, ids, in_full_swing, nothing_is_left
+from tests.pipelines.job.job_processes import (
+    all_at_once,
+    clients_of,
+    engines_of,
+    ids,
+    in_full_swing,
+    nothing_is_left,
+)
 from tests.runtime_folders import processes_of
 from tests.waiting import eventually
 
@@ -136,7 +143,7 @@ def test_a_job_that_loses_its_engine_for_good_says_how_to_go_on(runtime: Path, p
 def test_three_jobs_at_once_share_one_engine(runtime: Path, prompts: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         jobs = [stack.enter_context(job(prompts, tmp_path / name)) for name in ("a", "b", "c")]
-        eventually(lambda: len(clients_of(runtime)) == len(jobs))
+        all_at_once(runtime, jobs)
         assert len(engines_of(runtime)) == 1
         for process, name in zip(jobs, ("a", "b", "c"), strict=True):
             complete(process, tmp_path / name)
