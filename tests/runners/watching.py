@@ -67,9 +67,8 @@ def repeatedly(look: Callable[[], None], every: float = _POLL) -> Iterator[None]
         thread.join()
 
 
-def workers_and_engines(runtime: Path) -> list[str]:
+def workers_and_engines(runtime: Path, marks: tuple[str, ...] = ("sdk_worker", "model_manager.")) -> list[str]:
     """Commands of this suite's processes that belong to a job: SDK workers, manager, engines."""
-    marks = ("sdk_worker", "model_manager.")
     lines = (f"{each.pid} {' '.join(each.info['cmdline'] or [])}" for each in processes_of(runtime))
     return [line for line in lines if any(mark in line for mark in marks)]
 
@@ -77,3 +76,8 @@ def workers_and_engines(runtime: Path) -> list[str]:
 def nothing_is_left(runtime: Path) -> None:
     """Wait until no process of a job runs, and the runtime folder is gone."""
     until(lambda: not runtime.exists() and not workers_and_engines(runtime), "the job's processes end")
+
+
+def no_manager_is_left(runtime: Path) -> None:
+    """Wait until no manager and no engine runs, and the runtime folder is gone. An SDK worker may be left."""
+    until(lambda: not runtime.exists() and not workers_and_engines(runtime, ("model_manager.",)), "the manager ends")
