@@ -12,6 +12,7 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -23,6 +24,8 @@ from typing import Any
 from .this_process import die_with_parent
 
 READY = b"ready"
+_IDLE = 5.0
+"""Seconds without a message after which it imports what only some models need."""
 _LARGEST = 2**16
 """Bytes of a message: the arguments of an engine and variables of its environment."""
 _STDERR = 2
@@ -39,10 +42,16 @@ def main() -> int:
     die_with_parent(b"millrace-warm")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would leave no child to wait for
     is_current = _import()
-    if len([*Path("/proc/self/task").iterdir()]) > 1:
+    if not _is_alone():
         return 1  # a fork would copy none of the other threads, and what they held would stay locked
     manager.send(READY)
+    has_all = False
     while True:
+        if not has_all and not select.select([manager], [], [], _IDLE)[0]:
+            _import_transformers()
+            has_all = True
+            if not _is_alone():
+                return 1
         content, descriptors, _, _ = socket.recv_fds(manager, _LARGEST, 2)
         if not content:
             return 0
@@ -57,6 +66,11 @@ def main() -> int:
         manager.send(str(pid).encode())
 
 
+def _is_alone() -> bool:
+    """Whether this process has one thread."""
+    return len([*Path("/proc/self/task").iterdir()]) == 1
+
+
 def _import() -> Callable[[], bool]:
     """Returns what says whether the sources are still those that were imported."""
     _import_numpy()
@@ -66,7 +80,7 @@ def _import() -> Callable[[], bool]:
     load.import_engine()
     _import_at_load()
     give_back()
-    from .loading.kept_passes import engine_code, hash_of_sources
+    from .loading.kept_files import engine_code, hash_of_sources
 
     return lambda: engine_code() == hash_of_sources()
 
@@ -85,13 +99,20 @@ def _import_numpy() -> None:
 def _import_at_load() -> None:
     """What loading a model would import and prepare first."""
     from .cpu.kernel_cache import prepare
-    from .loading.config_classes import import_config_checks
-    from .loading.kept_passes import engine_code
+    from .loading.kept_files import engine_code
 
     engine_code()
-    import_config_checks()
     prepare()
     gc.freeze()  # the collector of a forked process would write to each object, and so copy it
+
+
+def _import_transformers() -> None:
+    """Models that were checked before do without it, so it does not delay the first engine."""
+    from .loading.config_classes import import_config_checks
+
+    gc.unfreeze()
+    import_config_checks()
+    gc.freeze()
 
 
 def _fork() -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ..paged_attention import AttentionLayout, AttentionOptions
 from .matrix_ops import Epilogue
@@ -245,13 +244,17 @@ def _windows(config: Any) -> list[int | None]:
 
 
 def _rope(config: Any) -> Rope | None:
-    """As transformers makes it from the config; None for a model with several."""
+    """As transformers makes it from the config, or has made it before; None for a model with several."""
+    if computed := getattr(config, "computed_rope", None):
+        return Rope(torch.tensor(computed[0]), computed[1])
     parameters = config.rope_parameters
     kind = parameters.get("rope_type")
     if kind == "default":
         dim = _head_dim(config)
         exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
         return Rope(1.0 / parameters["rope_theta"] ** exponents, 1.0)
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # which takes half a second
+
     if kind not in ROPE_INIT_FUNCTIONS:
         return None
     return Rope(*ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu")))

@@ -9,8 +9,6 @@ import json
 import logging
 from typing import Any
 
-import transformers
-
 from ...wire.errors import ConfigError, ModelUnsupported
 
 log = logging.getLogger(__name__)
@@ -133,6 +131,7 @@ def refusal_of_type(model_type: str) -> str | None:
 
 def _architecture_of_type(model_type: str) -> str:
     """The class that transformers uses for a language model of that type; importing the table takes seconds."""
+    import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
@@ -177,6 +176,7 @@ def _seeing_ahead(text: Any) -> str | None:
 
 def _refusal_by_class(name: str) -> str | None:
     """Why an untested architecture is not served, by its class; importing that takes seconds."""
+    import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     found: Any = getattr(transformers, name, None)

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig
 
 from ...store.contents import weight_files
 from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
@@ -26,6 +24,7 @@ from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
 from .config_classes import import_config_checks
 from .config_sizes import check_heads, check_sizes
+from .kept_config import PlainConfig, kept_config
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _QUANTIZED = {
@@ -48,6 +47,7 @@ class Checkpoint:
     architecture: str
     """The name of transformers' class."""
     config: Any
+    """As transformers reads it, or its fields alone, as an earlier start kept them."""
     parameters: Mapping[str, tuple[Path, Shape]]
     """File and shape of each."""
     stored_dtype: torch.dtype
@@ -64,16 +64,24 @@ class Checkpoint:
     @property
     def model_class(self) -> Any:
         """The model's class in transformers; importing it takes seconds."""
+        import transformers
+
         return getattr(transformers, self.architecture)
+
+    @property
+    def transformers_config(self) -> Any:
+        """The config as the model's class takes it."""
+        return _read_config(self.folder) if isinstance(self.config, PlainConfig) else self.config
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
-    whole = _read_config(folder)
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
+    whole = kept_config(folder) or _read_config(folder)
     text = text_part(whole)
     config = text or whole
-    architecture = served_architecture(config)
-    check_heads(folder / "config.json", config)
+    architecture = _judged(folder, config)
     quantized = vars(whole).pop("quantization_config", None)  # or transformers would load the weights its own way
     if quantized and text:
         raise ModelUnsupported(f"{folder}: the text part of {whole.architectures[0]} is not served quantized")
@@ -100,13 +108,22 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     )
 
 
+def _judged(folder: Path, config: Any) -> str:
+    """The architecture of a config; raises for what is not served. A kept one was judged before."""
+    if isinstance(config, PlainConfig):
+        return str(config.architectures[0])
+    architecture = served_architecture(config)
+    check_heads(folder / "config.json", config)
+    return architecture
+
+
 def _read_config(folder: Path) -> Any:
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
     import_config_checks()
+    import transformers
+
     check_sizes(folder / "config.json")
     try:
-        return _plain(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+        return _plain(transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # transformers raises whatever an odd value happens to break
         if any(words in str(error) for words in ("model type", "custom code")):
             raise ModelUnsupported(

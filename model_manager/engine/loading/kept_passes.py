@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numba
 import torch
-import transformers
 
 from ...store.cache_folder import cache_folder
+from .kept_files import forget_oldest, surroundings, write_whole
 from .placement import Placement
 
 log = logging.getLogger(__name__)
 
 _FOLDER = "checks"
-_MOST_KEPT = 1024
-_ENGINE = Path(__file__).parents[1]
 
 
 class KeptPass:
@@ -52,8 +46,8 @@ class KeptPass:
         """Remember the pass; another process may write the same at the same time."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            _write(self._file, self._content)
-            _forget_oldest(self._file.parent)
+            write_whole(self._file, self._content)
+            forget_oldest(self._file.parent)
         except OSError as error:
             log.warning("the checks of this model run again at its next start: %s: %s", self._file, error)
 
@@ -82,54 +76,3 @@ def _identity(file: Path) -> tuple[str, int, int]:
     """Name, size and modification time: reading the file would take longer than the checks."""
     status = file.stat()
     return file.name, status.st_size, status.st_mtime_ns
-
-
-def surroundings(folder: Path) -> dict[str, Any]:
-    """What the engine computes of a checkpoint's weights depends on, but for its settings."""
-    return {
-        "config": hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
-        "code": engine_code(),
-        "torch": str(torch.__version__),
-        "transformers": transformers.__version__,
-        "processor": sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
-    }
-
-
-@cache
-def engine_code() -> str:
-    """The hash of the engine's sources as this process, or the one that forked it, first read them."""
-    return hash_of_sources()
-
-
-def hash_of_sources() -> str:
-    """A hash of the engine's sources as they are now: a version says nothing while they are being changed."""
-    digest = hashlib.sha256()
-    for source in sorted(_ENGINE.rglob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Write all or nothing, whoever reads the file meanwhile."""
-    descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(content)
-        Path(name).replace(file)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _forget_oldest(folder: Path) -> None:
-    kept = sorted(_with_times(folder))
-    for _, file in kept[:-_MOST_KEPT]:
-        file.unlink(missing_ok=True)
-
-
-def _with_times(folder: Path) -> Iterator[tuple[int, Path]]:
-    for file in folder.iterdir():
-        try:
-            yield file.stat().st_mtime_ns, file
-        except FileNotFoundError:
-            continue  # another process removed it

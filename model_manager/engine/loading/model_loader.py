@@ -23,6 +23,7 @@ from ..interface import AdapterSlots, ModelRunner
 from .checkpoint import read_checkpoint
 from .compiled_loader import compiled_plan, compiled_runner, mapped_runner
 from .damage import damage_named
+from .kept_config import keep_config
 from .kept_passes import KeptPass
 from .kv_memory import NO_OTHER, OtherModel
 from .placement import Placement
@@ -113,15 +114,17 @@ def _load(placement: Placement) -> tuple[CompiledRunner | TorchModelRunner, str]
 def _checked_plan(placement: Placement) -> DecoderPlan | None:
     """The plan of a model, if its compiled step computes what transformers' code does; else None, as the log says."""
     plan = compiled_plan(placement)
-    passed = KeptPass(placement, "compiled")
-    if plan is None or passed.is_kept():
-        return plan
-    from .plan_check import disagreement
-
-    if reason := disagreement(placement):
-        log.warning("%s runs through transformers' code: compiled, %s", placement.checkpoint.architecture, reason)
+    if plan is None:
         return None
-    passed.keep()
+    passed, checkpoint = KeptPass(placement, "compiled"), placement.checkpoint
+    if not passed.is_kept():
+        from .plan_check import disagreement
+
+        if reason := disagreement(placement):
+            log.warning("%s runs through transformers' code: compiled, %s", checkpoint.architecture, reason)
+            return None
+        passed.keep()
+    keep_config(checkpoint, plan)
     return plan
 
 

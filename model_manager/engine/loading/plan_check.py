@@ -92,7 +92,7 @@ def _runner(placement: Placement, plan: DecoderPlan, parameters: LoadedParameter
 def _small_instance(placement: Placement) -> Any:
     """A transformers model of the checkpoint's class and, but for sizes, its config; the same at each call."""
     checkpoint = placement.checkpoint
-    config = narrowed(checkpoint.config)
+    config = narrowed(checkpoint.transformers_config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = checkpoint.model_class._from_config(config, dtype=torch.float32).eval()

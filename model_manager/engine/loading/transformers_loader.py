@@ -115,7 +115,7 @@ def layout_of(placement: Placement) -> AttentionLayout:
     _register()
     checkpoint, device = placement.checkpoint, torch.device("meta")
     with device:
-        model = checkpoint.model_class._from_config(checkpoint.config, attn_implementation=IMPLEMENTATION)
+        model = checkpoint.model_class._from_config(checkpoint.transformers_config, attn_implementation=IMPLEMENTATION)
     return probe_attention(model, device, placement.max_model_len)
 
 
@@ -150,7 +150,7 @@ def _source(placement: Placement) -> _Source:
         divided = {"distributed_config": DistributedConfig(tp_size=world)} if world > 1 else {}
         return _Source({"pretrained_model_name_or_path": checkpoint.folder, **divided}, {})
     with torch.device("meta"):
-        model = checkpoint.model_class(checkpoint.config)
+        model = checkpoint.model_class(checkpoint.transformers_config)
     linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
     keep: Callable[[Weight], bool] = keeps(placement.config.quantization, placement.device)
     stored = read_weights(checkpoint.folder, checkpoint.quantization, placement.dtype, linears, keep)
@@ -167,7 +167,7 @@ def _load_weights(checkpoint: Checkpoint, source: _Source, dtype: torch.dtype, d
     with damage_named(checkpoint.folder, *signs), _quiet_transformers():
         model, report = checkpoint.model_class.from_pretrained(
             **source.arguments,
-            config=checkpoint.config,
+            config=checkpoint.transformers_config,
             dtype=dtype,
             attn_implementation=IMPLEMENTATION,
             local_files_only=True,

@@ -139,10 +139,16 @@ def test_a_head_that_differs_from_the_embedding_it_should_be_tied_to_is_what_tra
 
 
 @needs_kernels
-def test_a_start_of_a_model_that_was_checked_imports_no_model_code_of_transformers(tmp_path: Path) -> None:
-    """It would take longer than all the rest. The first start, here, compares the plan with that code."""
+def test_a_start_of_a_model_that_was_checked_imports_nothing_of_transformers(tmp_path: Path) -> None:
+    """Its model code would take longer than all the rest. The first start, here, compares the plan with that code."""
     random_checkpoints.write(tmp_path, random_checkpoints.qwen2())
-    slow = {"transformers.models.qwen2.modeling_qwen2", "transformers.activations", "torch._dynamo", "sympy"}
+    slow = {
+        "transformers",
+        "transformers.models.qwen2.modeling_qwen2",
+        "transformers.activations",
+        "torch._dynamo",
+        "sympy",
+    }
     load_model(ModelConfig(model="small", kv_cache_gib=0.01), tmp_path)
     assert slow <= sys.modules.keys()
     program = (

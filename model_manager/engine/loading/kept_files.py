@@ -1,0 +1,72 @@
+"""Files that loads keep in the cache folder for later ones: what they depend on, and how they are written.
+
+Knows nothing of what they hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_MOST_KEPT = 1024
+_ENGINE = Path(__file__).parents[1]
+
+
+def surroundings(folder: Path) -> dict[str, Any]:
+    """What the engine computes of a checkpoint's weights depends on, but for its settings."""
+    return {
+        "config": hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
+        "code": engine_code(),
+        "torch": str(torch.__version__),
+        "transformers": version("transformers"),  # to import it takes half a second
+        "processor": sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
+    }
+
+
+@cache
+def engine_code() -> str:
+    """The hash of the engine's sources as this process, or the one that forked it, first read them."""
+    return hash_of_sources()
+
+
+def hash_of_sources() -> str:
+    """A hash of the engine's sources as they are now: a version says nothing while they are being changed."""
+    digest = hashlib.sha256()
+    for source in sorted(_ENGINE.rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write all or nothing, whoever reads the file meanwhile."""
+    descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(content)
+        Path(name).replace(file)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def forget_oldest(folder: Path) -> None:
+    """Remove files beyond the last written ones of a folder."""
+    kept = sorted(_with_times(folder))
+    for _, file in kept[:-_MOST_KEPT]:
+        file.unlink(missing_ok=True)
+
+
+def _with_times(folder: Path) -> Iterator[tuple[int, Path]]:
+    for file in folder.iterdir():
+        try:
+            yield file.stat().st_mtime_ns, file
+        except FileNotFoundError:
+            continue  # another process removed it

@@ -1,0 +1,97 @@
+"""A config that was read by transformers and kept says what transformers' config says, and is read anew if in doubt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from millrace.model_manager.engine.cpu.decoder_plan import DecoderPlan, plan_decoder
+from millrace.model_manager.engine.loading import kept_files
+from millrace.model_manager.engine.loading.checkpoint import Checkpoint, read_checkpoint
+from millrace.model_manager.engine.loading.kept_config import PlainConfig, keep_config, kept_config
+from millrace.model_manager.engine.loading.placement import Placement
+from millrace.model_manager.wire.errors import ModelCorrupt, ModelNotFound
+from tests.model_manager.engine import random_checkpoints, tested_models
+from tests.model_manager.engine.loading.other_start import config_of, loaded, logits_of
+
+PLANNED = [case.make for case in tested_models.MODELS if plan_decoder(case.architecture, case.make()) is not None]
+
+
+def written(folder: Path, make: Callable[[], Any] = random_checkpoints.qwen2) -> Path:
+    random_checkpoints.write(folder, make())
+    return folder
+
+
+def kept_and_read_again(folder: Path) -> tuple[Checkpoint, Checkpoint]:
+    """The checkpoint as transformers reads it, and as it is read once its config is kept."""
+    first = read_checkpoint(folder)
+    keep_config(first, plan_of(first))
+    second = read_checkpoint(folder)
+    assert isinstance(second.config, PlainConfig)
+    return first, second
+
+
+def plan_of(checkpoint: Checkpoint) -> DecoderPlan:
+    plan = plan_decoder(checkpoint.architecture, checkpoint.config)
+    assert plan is not None
+    return plan
+
+
+def shown(plan: DecoderPlan) -> tuple[str, Any]:
+    """All of a plan, as text, since some of its parts have no equality, and the angles of its rope in full."""
+    return repr(plan), plan.rope and (plan.rope.inverse_frequencies.tolist(), plan.rope.scale)
+
+
+@pytest.mark.parametrize("make", PLANNED, ids=lambda make: make.__name__)
+def test_a_model_is_planned_and_placed_the_same(tmp_path: Path, make: Callable[[], Any]) -> None:
+    first, second = kept_and_read_again(written(tmp_path, make))
+    assert shown(plan_of(second)) == shown(plan_of(first))
+    assert replace(second, config=None) == replace(first, config=None)
+    layout = plan_of(first).layout
+    one, other = (Placement.choose(config_of(), checkpoint) for checkpoint in (first, second))
+    assert (other.weight_bytes, other.max_model_len) == (one.weight_bytes, one.max_model_len)
+    assert other._activation_bytes(layout) == one._activation_bytes(layout)
+
+
+def test_a_load_after_a_checked_one_is_of_the_kept_config_and_answers_the_same(tmp_path: Path) -> None:
+    first = logits_of(loaded(written(tmp_path)))
+    assert isinstance(read_checkpoint(tmp_path).config, PlainConfig)
+    assert torch.equal(logits_of(loaded(tmp_path)), first)
+
+
+def test_settings_that_need_transformers_code_get_its_config(tmp_path: Path) -> None:
+    compiled = logits_of(loaded(written(tmp_path)))
+    assert isinstance(read_checkpoint(tmp_path).config, PlainConfig)
+    assert torch.allclose(logits_of(loaded(tmp_path, max_loras=1)), compiled, atol=1e-4)
+
+
+def test_a_config_that_was_changed_is_read_anew(tmp_path: Path) -> None:
+    kept_and_read_again(written(tmp_path))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_key_value_heads": 3}))
+    with pytest.raises(ModelCorrupt, match="num_key_value_heads"):
+        read_checkpoint(tmp_path)
+    file.unlink()
+    with pytest.raises(ModelNotFound):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["version", "engine_code"])
+def test_what_other_code_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    kept_and_read_again(written(tmp_path))
+    monkeypatch.setattr(kept_files, name, lambda *_: "other")
+    assert kept_config(tmp_path) is None
+
+
+def test_a_damaged_file_is_written_again(tmp_path: Path, kept_in: Path) -> None:
+    kept_and_read_again(written(tmp_path))
+    (file,) = (kept_in / "configs").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert not isinstance(read_checkpoint(tmp_path).config, PlainConfig)
+    kept_and_read_again(tmp_path)
