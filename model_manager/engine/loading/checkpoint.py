@@ -78,7 +78,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
-    whole = kept_config(folder) or _read_config(folder)
+    whole: Any = kept_config(folder) or _read_config(folder)
     text = text_part(whole)
     config = text or whole
     architecture = _judged(folder, config)

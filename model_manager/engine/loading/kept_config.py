@@ -31,6 +31,9 @@ _PLAIN = (str, int, float, bool, list, dict, type(None))
 class PlainConfig:
     """The fields of a transformers config, as attributes, and nothing of its class."""
 
+    architectures: list[str]
+    """The served one."""
+
     def __init__(self, fields: dict[str, Any]) -> None:
         self.__dict__ |= fields
 
@@ -40,7 +43,7 @@ class PlainConfig:
 
 
 def kept_config(folder: Path) -> PlainConfig | None:
-    """The config of a model's folder, if it is kept; its `architectures` is the served one."""
+    """The config of a model's folder, if it is kept."""
     try:
         return PlainConfig(json.loads(_file(folder).read_bytes()))
     except (OSError, ValueError):
