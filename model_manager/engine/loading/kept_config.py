@@ -2,7 +2,8 @@
 
 To import transformers and to read a config by its classes takes half a second of a start. Only models that run as one
 compiled program need none of its code, so only their configs are kept, once the compiled step has passed its check. A
-file lies in the cache folder under the digest of what reading depends on: config.json, transformers, the engine's code.
+file begins with its checksum, and lies in the cache folder under the digest of what reading depends on: config.json,
+transformers, the engine's code.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ class PlainConfig:
 
 
 def kept_config(folder: Path) -> PlainConfig | None:
-    """The config of a model's folder, if it is kept."""
+    """The config of a model's folder, if it is kept, and whole."""
     try:
-        return PlainConfig(json.loads(_file(folder).read_bytes()))
-    except (OSError, ValueError):
+        checksum, _, content = _file(folder).read_bytes().partition(b"\n")
+    except OSError:
         return None
+    return PlainConfig(json.loads(content)) if checksum == _checksum(content) else None
 
 
 def keep_config(checkpoint: Checkpoint, plan: DecoderPlan) -> None:
@@ -61,10 +63,15 @@ def keep_config(checkpoint: Checkpoint, plan: DecoderPlan) -> None:
     file = _file(checkpoint.folder)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(fields).encode())
+        content = json.dumps(fields).encode()
+        write_whole(file, _checksum(content) + b"\n" + content)
         forget_oldest(file.parent)
     except (OSError, TypeError, ValueError) as error:  # a field may hold what is no JSON
         log.warning("the config of this model is read anew at its next start: %s: %s", file, error)
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _file(folder: Path) -> Path:

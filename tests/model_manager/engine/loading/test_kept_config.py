@@ -89,9 +89,14 @@ def test_what_other_code_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert kept_config(tmp_path) is None
 
 
-def test_a_damaged_file_is_written_again(tmp_path: Path, kept_in: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:100], lambda whole: whole.replace(b'"hidden_size": 6', b'"hidden_size": 7')]
+)
+def test_a_damaged_file_is_written_again(tmp_path: Path, kept_in: Path, damage: Callable[[bytes], bytes]) -> None:
     kept_and_read_again(written(tmp_path))
     (file,) = (kept_in / "configs").iterdir()
-    file.write_bytes(file.read_bytes()[:100])
+    damaged = damage(file.read_bytes())
+    assert damaged != file.read_bytes()
+    file.write_bytes(damaged)
     assert not isinstance(read_checkpoint(tmp_path).config, PlainConfig)
     kept_and_read_again(tmp_path)
