@@ -1,6 +1,7 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
 each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
-(benchmarks.server), a simulated fleet (benchmarks.simulation), and greedy answers that differ (benchmarks.agreement).
+(benchmarks.server), a simulated fleet (benchmarks.simulation), greedy answers that differ (benchmarks.agreement), and
+jobs that grow (benchmarks.growth).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return _differing(figures)
     if "starts" in figures:
         return _starts(figures["starts"])
+    if "sizes" in figures:
+        return _sizes(figures["sizes"])
     if "clients" in figures:
         return _servers(figures)
     if "sides" in figures:
@@ -57,6 +60,24 @@ def _start(start: dict[str, Any]) -> list[str]:
         f"{start['load_s']:.1f}",
         f"{start['peak_rss_mb']:,.0f}",
         *("–" if mb is None else f"{mb:,.0f}" for mb in parts),
+    ]
+
+
+def _sizes(sizes: list[dict[str, Any]]) -> list[list[str]]:
+    roles = ("launcher", "manager", "engine")
+    head = ["rows", "rows/s", "processor time of a further row, ms", *(f"{role}, peak MB" for role in roles)]
+    head += [f"{role}, MB a 100,000 rows" for role in roles]
+    return [head, ["---"] * len(head), *(_size(size, roles) for size in sizes)]
+
+
+def _size(size: dict[str, Any], roles: tuple[str, ...]) -> list[str]:
+    further, slopes = size["next_ms_a_row"], size["mb_per_100000_rows"]
+    return [
+        f"{size['rows']:,}",
+        f"{size['rows_per_s']:,.0f}",
+        "–" if further is None else f"{further:.2f}",
+        *(f"{size['peak_mb'][role]:,.0f}" for role in roles),
+        *(f"{slopes[role]:.1f}" if role in slopes else "–" for role in roles),
     ]
 
 

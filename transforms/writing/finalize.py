@@ -15,9 +15,8 @@ from ..files.file_systems import create, exists, remove, rename
 from ..files.object_reads import open_file
 from .output_files import IfExists, Kind, OutputFiles, RunFiles
 from .output_rows import write_rows
-from .shards import Shard
+from .shards import FULL_BYTES, Shard
 
-_TARGET_BYTES = 256 * 2**20
 _CHUNK = 1 << 20
 _SUPERSEDED: dict[IfExists, list[Kind]] = {
     "refuse": [],
@@ -69,9 +68,9 @@ def grouped(shards: list[Shard], num_shards: int | None) -> list[list[Shard]]:
         groups = [shards[index::num_shards] for index in range(num_shards)]
         return [group for group in groups if group]
     by_size: list[list[Shard]] = []
-    size = _TARGET_BYTES
+    size = FULL_BYTES
     for shard in shards:
-        if size + shard.size > _TARGET_BYTES:
+        if size + shard.size > FULL_BYTES:
             by_size.append([])
             size = 0
         by_size[-1].append(shard)

@@ -24,6 +24,8 @@ from ..files.object_stores import explained, is_local
 from .output_files import Kind, OutputFiles
 from .output_rows import json_line
 
+FULL_BYTES = 256 * 2**20
+"""A shard of this size is closed, and the next row begins another: a bundle may be a whole job."""
 _MAX_OPEN_WINDOWS = 64
 
 
@@ -38,7 +40,7 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class WriteShards(beam.DoFn):
-    """Elements of a kind → the temporary shards that hold them, one for each bundle and window."""
+    """Elements of a kind → the temporary shards that hold them: full ones, and one more for each bundle and window."""
 
     def __init__(self, files: OutputFiles, run: str, kind: Kind, *, openai: bool, refuses: bool = False) -> None:
         """`openai`: as json_line takes it. `refuses`: output that came since the graph was built is an error."""
@@ -62,7 +64,10 @@ class WriteShards(beam.DoFn):
             self._make_room()
             path = self._files.temporary_shard(self._run, self._kind, uuid.uuid4().hex)
             self._open[window] = _OpenShard(path)
-        self._open[window].append(json_line(element, openai=self._openai))
+        shard = self._open[window]
+        shard.append(json_line(element, openai=self._openai))
+        if shard.size >= FULL_BYTES:
+            self._close(window)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         while self._open:

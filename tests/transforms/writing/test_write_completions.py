@@ -166,6 +166,19 @@ def test_shards_are_as_many_as_asked_for_and_there_is_work_for(tmp_path: Path) -
     assert sorted(found, key=int) == [str(number) for number in range(100)]
 
 
+def test_a_bundle_of_much_output_becomes_files_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("shards", "finalize"):
+        monkeypatch.setattr(f"millrace.transforms.writing.{module}.FULL_BYTES", 2000)
+    write(*(completion(f"r{number}") for number in range(50)), output=str(tmp_path / "out"))
+    files = [*tmp_path.glob("out-*.jsonl")]
+    row = max(len(line) for file in files for line in file.read_bytes().splitlines(keepends=True))
+    sizes = sorted(file.stat().st_size for file in files)
+    assert len(sizes) > 5
+    assert sizes[1] >= 2000, "all but the last are full"
+    assert sizes[-1] < 2000 + row
+    assert sorted(row["id"] for file in files for row in rows(file)) == sorted(f"r{number}" for number in range(50))
+
+
 def test_output_that_is_there_is_refused(tmp_path: Path) -> None:
     write(completion(), output=str(tmp_path / "out"))
     with pytest.raises(ConfigError, match="already there"):
