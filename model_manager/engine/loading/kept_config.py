@@ -12,16 +12,13 @@ import hashlib
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ...store.cache_folder import cache_folder
 from ..cpu.decoder_plan import DecoderPlan
 from .kept_files import forget_oldest, surroundings, write_whole
-
-if TYPE_CHECKING:
-    from .checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +49,15 @@ def kept_config(folder: Path) -> PlainConfig | None:
     return PlainConfig(json.loads(content)) if checksum == _checksum(content) else None
 
 
-def keep_config(checkpoint: Checkpoint, plan: DecoderPlan) -> None:
+def keep_config(folder: Path, architecture: str, config: Any, plan: DecoderPlan) -> None:
     """Keep the config that the plan was made of; where that fails, the next start reads it again."""
-    if isinstance(checkpoint.config, PlainConfig) or checkpoint.is_text_part or checkpoint.quantization is not None:
+    if isinstance(config, PlainConfig):
         return
-    fields = {name: value for name, value in vars(checkpoint.config).items() if isinstance(value, _PLAIN)}
-    fields["architectures"] = [checkpoint.architecture]
+    fields = {name: value for name, value in vars(config).items() if isinstance(value, _PLAIN)}
+    fields["architectures"] = [architecture]
     if plan.rope:
         fields["computed_rope"] = [plan.rope.inverse_frequencies.tolist(), plan.rope.scale]
-    file = _file(checkpoint.folder)
+    file = _file(folder)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         content = json.dumps(fields).encode()

@@ -124,7 +124,8 @@ def _checked_plan(placement: Placement) -> DecoderPlan | None:
             log.warning("%s runs through transformers' code: compiled, %s", checkpoint.architecture, reason)
             return None
         passed.keep()
-    keep_config(checkpoint, plan)
+    if checkpoint.quantization is None and not checkpoint.is_text_part:
+        keep_config(checkpoint.folder, checkpoint.architecture, checkpoint.config, plan)
     return plan
 
 

@@ -31,7 +31,7 @@ def written(folder: Path, make: Callable[[], Any] = random_checkpoints.qwen2) ->
 def kept_and_read_again(folder: Path) -> tuple[Checkpoint, Checkpoint]:
     """The checkpoint as transformers reads it, and as it is read once its config is kept."""
     first = read_checkpoint(folder)
-    keep_config(first, plan_of(first))
+    keep_config(folder, first.architecture, first.config, plan_of(first))
     second = read_checkpoint(folder)
     assert isinstance(second.config, PlainConfig)
     return first, second
