@@ -56,13 +56,18 @@ with beam.Pipeline(runner="FnApiRunner") as pipeline:
 """
 
 DEATH = """
-import os, signal
+import contextlib, os, signal
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.sampling import SamplingParams
 with EngineClient.open(ModelConfig(model="millrace-tiny", backend="fake")) as client:
-    os.kill(read_status().models[0].pids[0], signal.SIGKILL)
+    status = None
+    while status is None:
+        with contextlib.suppress(ManagerUnavailable):
+            status = read_status()
+    os.kill(status.models[0].pids[0], signal.SIGKILL)
     client.submit([1, 100], SamplingParams(), request_id="a").result(120)
 """
 

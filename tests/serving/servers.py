@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.wire.messages import Status
 from tests.runtime_folders import status_of
 from tests.waiting import eventually
 
@@ -34,9 +38,12 @@ class Server:
         """What it has printed on stderr."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        found = eventually(lambda: self._found() or process.poll() is not None, "the server says where it listens")
-        assert found is not True, "\n".join(self.lines)
-        self.url = str(found)
+        eventually(lambda: self._found() or process.poll() is not None, "the server says where it listens")
+        if process.poll() is not None:
+            self._reader.join(120)
+        found = self._found()
+        assert found is not None, "\n".join(self.lines)
+        self.url = found
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -66,15 +73,24 @@ class Server:
         """An answer as it is."""
         return httpx.post(f"{self.url}{path}", json=body, timeout=120, **more)  # type: ignore[arg-type]
 
+    def status(self) -> Status:
+        """What its manager says, once there is one that answers."""
+        found: Status = eventually(lambda: status_of(self.runtime), "the manager answers")
+        return found
+
     def outstanding(self) -> int:
         """Requests that the manager has accepted and not answered."""
-        status = status_of(self.runtime)
-        return sum(model.outstanding for model in status.models) if status else 0
+        return sum(model.outstanding for model in self.status().models)
 
     def engine_pids(self) -> list[int]:
         """The inference processes."""
-        status = status_of(self.runtime)
-        return [pid for model in status.models for pid in model.pids] if status else []
+        return [pid for model in self.status().models for pid in model.pids]
+
+    def engine_pid(self) -> int:
+        """The inference process of a server that has one, once it is there."""
+        pids = eventually(self.engine_pids, "an engine runs")
+        assert len(pids) == 1
+        return int(pids[0])
 
     def ended(self) -> int:
         """The exit status, once the process has ended and all that it printed is read."""
@@ -109,6 +125,18 @@ def fake_server(runtime: Path, *flags: str, step: float = 0.0, before: Sequence[
             yield server.wait_until_ready()
     finally:
         stop_models(runtime)
+
+
+def connected(server: Server) -> socket.socket:
+    """A connection to it."""
+    return socket.create_connection(("127.0.0.1", server.port), 60)
+
+
+def request(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
+    """A request as bytes."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
 
 def peak_memory(server: Server) -> int:

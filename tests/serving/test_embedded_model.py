@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet
 from millrace.model_manager.wire.sampling import SamplingParams
+from tests.processes import stopped
 from tests.serving.servers import MODEL, Server, running
 
+TRIES = 20
 QUESTION = "What is the capital of Mexico?"
 AMBIGUOUS = "start: x\nx: x x | x x x | C\nC: /./"
 """Any line, read in so many ways that each token takes more time than the last."""
@@ -58,7 +61,7 @@ def test_an_answer_is_any_object_of_json(real: Server) -> None:
 
 def test_two_requests_at_once_are_both_answered_from_one_engine(real: Server) -> None:
     vectors = real.client().embeddings.create(model=MODEL, input=[QUESTION, QUESTION]).data
-    assert vectors[0].embedding == vectors[1].embedding
+    assert vectors[0].embedding == pytest.approx(vectors[1].embedding, abs=1e-4)
     assert len(real.engine_pids()) == 1
 
 
@@ -78,29 +81,38 @@ def test_an_ambiguous_grammar_ends_as_it_would_though_its_engine_is_killed_meanw
         msgspec.structs.replace(params, constraint=constraint)
         for constraint in (Constraint(grammar=AMBIGUOUS), Constraint(regex=".+"))
     )
+    shorter = msgspec.structs.replace(params, max_tokens=40)
     with EngineClient.open(ModelConfig(), runtime=real.runtime) as client:
         alone = client.submit("a", quick, request_id="quick").result(120)
-        others = [client.submit(QUESTION, params, request_id=f"other {each}") for each in range(4)]
-        hostile = client.submit("a", slow, request_id="killed")
-        shorter = msgspec.structs.replace(params, max_tokens=40)
-        before = client.submit(QUESTION, shorter, request_id="before").result(120)
-        assert not hostile.done()
-        os.kill(real.engine_pids()[0], signal.SIGKILL)
-        assert hostile.result(120).token_ids == alone.token_ids
-        assert all(other.result(120).token_ids[:40] == before.token_ids for other in others)
+
+        def is_killed_meanwhile(turn: int) -> bool:
+            others = [client.submit(QUESTION, params, request_id=f"other {each} {turn}") for each in range(4)]
+            hostile = client.submit("a", slow, request_id=f"killed {turn}")
+            before = client.submit(QUESTION, shorter, request_id=f"before {turn}").result(120)
+            with stopped(engine := real.engine_pid()):
+                if was_running := not hostile.done():
+                    os.kill(engine, signal.SIGKILL)
+            assert hostile.result(120).token_ids == alone.token_ids
+            assert all(other.result(120).token_ids[:40] == before.token_ids for other in others)
+            return was_running
+
+        assert any(map(is_killed_meanwhile, range(TRIES))), "else it was answered before"
     assert real.outstanding() == 0
 
 
 def test_answers_beside_an_ambiguous_grammar_do_not_wait_for_its_tokens(real: Server) -> None:
     """Its tokens become slow one after another until one takes too many states; steps do not wait for them."""
-    grammar = Constraint(grammar=AMBIGUOUS)
-    slow, plain = SamplingParams(constraint=grammar, ignore_eos=True), SamplingParams(max_tokens=7, ignore_eos=True)
+    slow = SamplingParams(constraint=Constraint(grammar=AMBIGUOUS), ignore_eos=True, max_tokens=400)
+    plain, tokens, answered = SamplingParams(max_tokens=1500, ignore_eos=True), list[int](), Future[int]()
     with EngineClient.open(ModelConfig(), runtime=real.runtime) as client:
-        hostile, answered = client.submit("a", msgspec.structs.replace(slow, max_tokens=400), request_id="slow"), 0
-        while not hostile.done():
-            assert client.submit(QUESTION, plain, request_id=f"plain {answered}").result(120).text
-            answered += 1
+        client.submit(QUESTION, SamplingParams(max_tokens=1), request_id="first").result(120)  # credits are here then
+        hostile = client.submit("a", slow, request_id="slow", may_wait=False)
+        hostile.add_done_callback(lambda _: answered.set_result(len(tokens)))  # on the thread that adds to them
+        client.submit(
+            QUESTION, plain, request_id="plain", may_wait=False, on_delta=lambda delta: tokens.extend(delta.token_ids)
+        )
+        client.flush_at_once()  # both begin at once
         with pytest.raises(ConstraintNotMet, match="takes too many states") as failed:
-            hostile.result()
+            hostile.result(120)
     taken = int(re.findall(r"after (\d+) tokens", str(failed.value))[0])
-    assert 7 * answered > 2 * taken
+    assert answered.result(120) > 2 * taken

@@ -16,21 +16,10 @@ import httpx
 import pytest
 
 from tests.serving.metrics.scrapes import scraped
-from tests.serving.servers import Server, fake_server
+from tests.serving.servers import Server, connected, fake_server, request
 from tests.waiting import eventually
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 1000, "temperature": 0}
-
-
-def request(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
-    """A request as bytes."""
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
-    return head.encode() + content
-
-
-def connected(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), 60)
 
 
 def is_well(server: Server) -> bool:
@@ -75,7 +64,8 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         many = LONG | {"max_tokens": 100_000, "stream": True, "logprobs": 5, "n": 4}
         sock.sendall(request(many))
-        eventually(lambda: server.outstanding() > 0)
+        stalled = {"route": "/v1/completions", "error": "stalled"}
+        eventually(lambda: scraped(f"{server.url}/metrics").total("http_requests_total", **stalled) == 1)
         eventually(lambda: server.outstanding() == 0)
         assert is_well(server)
 

@@ -122,6 +122,7 @@ def test_a_wrong_parameter_is_named(server: Server, path: str, body: dict[str, A
 
 
 LARGE = "x" * 2**20
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 1000}
 
 
 @pytest.mark.parametrize(
@@ -266,21 +267,29 @@ def test_a_body_of_unknown_length_is_not_kept_beyond_its_limit(server: Server) -
 
 
 def test_limits_of_the_server_are_told_with_their_flags(tmp_path: Path) -> None:
-    flags = ("--max_inflight", "1", "--request_timeout", "4", "--served_model_name", "org/mine")
-    with fake_server(tmp_path / "rt", *flags, step=0.05) as server:
-        long = {"prompt": "a", "max_tokens": 1000}
-        with httpx.stream("POST", f"{server.url}{COMPLETIONS}", json=long | {"stream": True}) as stream:
-            lines = stream.iter_lines()
+    with fake_server(tmp_path / "rt", "--max_inflight", "1", "--served_model_name", "org/mine", step=0.05) as server:
+        with httpx.stream("POST", f"{server.url}{COMPLETIONS}", json=LONG | {"stream": True}) as stream:
+            lines = stream.iter_lines()  # kept: it closes the stream when it is let go
             assert next(lines).startswith("data: {")
-            busy = server.post(COMPLETIONS, long)
+            busy = server.post(COMPLETIONS, LONG)
             assert (busy.status_code, error_of(busy)["type"]) == (429, "rate_limit_error")
             assert busy.headers["retry-after"] == "1"
-            told = [line for line in lines if line][-2:]
+        assert server.client().models.retrieve("org/mine").id == "org/mine"
+
+
+def test_an_answer_that_takes_too_long_is_cut_and_told(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", "--request_timeout", "1", step=0.05) as server:
+        told = eventually(lambda: events_of(server, LONG | {"stream": True}), "a stream has begun in time")[-2:]
         assert json.loads(told[0].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
         assert told[1] == "data: [DONE]"
-        late = server.post(COMPLETIONS, long)
+        late = server.post(COMPLETIONS, LONG)
         assert (late.status_code, error_of(late)["code"]) == (504, "deadline_exceeded")
-        assert server.client().models.retrieve("org/mine").id == "org/mine"
+
+
+def events_of(server: Server, body: dict[str, Any]) -> list[str] | None:
+    """The lines of a stream; none where it was too late for a single token."""
+    answer = server.post(COMPLETIONS, body)
+    return [line for line in answer.text.splitlines() if line] if answer.status_code == 200 else None
 
 
 def test_keys_are_asked_for(tmp_path: Path) -> None:

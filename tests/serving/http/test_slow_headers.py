@@ -19,9 +19,9 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"
 
 
 @pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    """A server whose connections have a tenth of a second for their headers."""
-    monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.1)
+def address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """A server whose connections have so many seconds for their headers."""
+    monkeypatch.setattr(connections, "HEADERS_WITHIN", request.param)
     app = Starlette(routes=[Route("/", lambda _request: PlainTextResponse("there"))])
     config = uvicorn.Config(app, port=0, http=connections.HttpConnection, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
@@ -33,7 +33,11 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     thread.join()
 
 
-@pytest.mark.parametrize("sent", [b"", REQUEST, REQUEST + b"\r\n" + REQUEST])
+@pytest.mark.parametrize(
+    ("address", "sent"),
+    [(0.1, b""), (0.1, REQUEST), (2.0, REQUEST + b"\r\n" + REQUEST)],  # the whole one has to come in time
+    indirect=["address"],
+)
 def test_a_client_without_the_end_of_its_headers_is_cut(address: tuple[str, int], sent: bytes) -> None:
     with socket.create_connection(address, timeout=30) as client:
         client.sendall(sent)

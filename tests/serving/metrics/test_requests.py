@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from millrace.serving.http.observers import Observed
 from millrace.serving.metrics.requests import RequestCollector
 from tests.serving.metrics.scrapes import Scrape, answer, scraped
-from tests.serving.servers import Server, fake_server, running
+from tests.serving.servers import Server, connected, fake_server, request, running
 from tests.waiting import eventually
 
 BODY: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
@@ -23,9 +22,9 @@ COUNTED = ("e2e_request_latency_seconds", "time_to_first_token_seconds", "reques
 
 def counted(*requests: Observed) -> Scrape:
     metrics = RequestCollector(lambda: ("tiny", "tiny-1"))
-    for request in requests:
-        metrics.started(request)
-        metrics.finished(request)
+    for each in requests:
+        metrics.started(each)
+        metrics.finished(each)
     registry = CollectorRegistry()
     registry.register(metrics)
     return Scrape(generate_latest(registry).decode())
@@ -92,13 +91,15 @@ def test_the_servers_metrics_name_the_model_as_the_machines_do(tmp_path: Path) -
 
 
 def test_a_client_that_hangs_up_is_counted_and_answers_nothing(slow_server: Server) -> None:
+    hung_up = {"status": "499", "error": "hungup", "route": "/v1/completions"}
+    eventually(lambda: slow_server.outstanding() == 0, "what other tests began has ended")
     before = scraped(f"{slow_server.url}/metrics")
-    with contextlib.suppress(httpx.ReadTimeout):
-        httpx.post(f"{slow_server.url}/v1/completions", json=BODY | {"max_tokens": 1000}, timeout=0.3)
+    with connected(slow_server) as sock:
+        sock.sendall(request(BODY | {"max_tokens": 1000}))
+        eventually(lambda: slow_server.outstanding() == 1)
     seen = eventually(
         lambda: (now := scraped(f"{slow_server.url}/metrics")).total("http_requests_running") == 0 and now
     )
-    hung_up = {"status": "499", "error": "hungup", "route": "/v1/completions"}
     assert seen.total("http_requests_total", **hung_up) - before.total("http_requests_total", **hung_up) == 1
     assert seen.total("request_success_total") == before.total("request_success_total")
 
