@@ -13,8 +13,10 @@ import pytest
 
 from tests.serving.servers import Server, fake_server
 
-MANY = 60
+MANY, SHORT = 60, 10
+"""Requests of the client that asks for much, and how many of them are short: the first ones."""
 ASKED: dict[str, Any] = {"prompt": "a", "max_tokens": 20, "temperature": 0}
+LONG = ASKED | {"max_tokens": 600}
 FLAGS = ("--max_num_seqs", "2")
 """Few at a time, so that most wait in the server."""
 
@@ -29,9 +31,12 @@ async def asking(server: Server, address: str, key: str) -> AsyncIterator[httpx.
 
 
 async def others_answered_first(server: Server, one: tuple[str, str], other: tuple[str, str]) -> int:
-    """How many requests of the one client were answered when the single request of the other was."""
+    """How many requests of the one client were answered when the single request of the other was. All of them take
+    more than a minute, of which the other's, after a few short ones, waits for very little.
+    """
     async with asking(server, *one) as greedy, asking(server, *other) as modest:
-        asked = [asyncio.create_task(greedy.post("/v1/completions", json=ASKED)) for _ in range(MANY)]
+        bodies = [ASKED] * SHORT + [LONG] * (MANY - SHORT)
+        asked = [asyncio.create_task(greedy.post("/v1/completions", json=body)) for body in bodies]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         answer = await modest.post("/v1/completions", json=ASKED)
         assert answer.status_code == 200
@@ -64,15 +69,12 @@ def test_a_client_that_takes_all_places_leaves_one_to_another(tmp_path: Path) ->
         async with (
             asking(server, "127.0.0.1", "any") as greedy,
             asking(server, "127.0.0.2", "any") as modest,
-            greedy.stream("POST", "/v1/completions", json=LONG) as stream,
+            greedy.stream("POST", "/v1/completions", json=ASKED | {"max_tokens": 1000, "stream": True}) as stream,
         ):
             parts = stream.aiter_bytes()
             await anext(parts)
             refused = await greedy.post("/v1/completions", json=ASKED)
             return refused.status_code, (await modest.post("/v1/completions", json=ASKED)).status_code
 
-    with fake_server(tmp_path / "rt", "--max_inflight", "1", step=0.02) as server:
+    with fake_server(tmp_path / "rt", "--max_inflight", "1", step=0.05) as server:
         assert asyncio.run(ask(server)) == (429, 200)
-
-
-LONG = ASKED | {"max_tokens": 1000, "stream": True}
