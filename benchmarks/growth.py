@@ -134,6 +134,7 @@ def grown(folder: Path, rows: int, options: argparse.Namespace, before: Size | N
         job.start()
         _ended(job)
         seconds = time.monotonic() - started
+        watch.look()
         stop_models(job.runtime)
     shards = [path.stat().st_size for path in folder.glob("out/c-*.jsonl")]
     answered = _lines(folder)

@@ -51,7 +51,7 @@ def in_two_processes(work: Callable[[Path, Event], None], folder: Path) -> None:
     ready = starting.Event()
     process = starting.Process(target=work, args=(folder, ready))
     process.start()
-    assert ready.wait(60)
+    assert ready.wait(300)
     work(folder, ready)
     process.join()
     assert process.exitcode == 0
