@@ -20,7 +20,9 @@ from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.models.updates import WatchedFile
 from tests.servers.prism import prism
 
-SECONDS, EVERY = 30, 1.25
+SECONDS, EVERY = 25, 1.25
+BEFORE = 10
+"""Seconds from the beginning of a test to its first element: the pipeline starts meanwhile."""
 FLAGS = ["--streaming", "--environment_type=LOOPBACK"]
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
@@ -74,7 +76,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def test_a_stream_goes_over_to_the_model_that_a_file_names(
     rows: list[tuple[str, str]], log: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    start = Timestamp.now()
+    start = Timestamp.now() + BEFORE
     with stream() as p:
         prompts = p | PeriodicImpulse(start, start + SECONDS, EVERY) | beam.Map(lambda at: f"at {float(at):.1f}")
         answers = prompts | generate(WatchedFile(str(tmp_path / "current"), every=0.2))
@@ -85,7 +87,7 @@ def test_a_stream_goes_over_to_the_model_that_a_file_names(
 def test_a_stream_goes_over_to_the_model_that_a_side_input_names(
     rows: list[tuple[str, str]], log: pytest.LogCaptureFixture
 ) -> None:
-    start = Timestamp.now()
+    start = Timestamp.now() + BEFORE
     with stream() as p:
         impulses = p | "Often" >> PeriodicImpulse(start, start + SECONDS, EVERY)
         prompts = impulses | beam.Map(lambda at: f"at {float(at):.1f}") | beam.WindowInto(FixedWindows(5))

@@ -9,22 +9,23 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
+from apache_beam.io.watch import PollResult
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from millrace.model_manager.wire.messages import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.stand_in import StandInClient
-from millrace.transforms.streams.watch import WatchPrompts
+from millrace.transforms.streams.watch import PollPatterns, WatchPrompts
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles
 from millrace.transforms.writing.output_files import window_label
 from tests.job_commands import NO_PIP_FREEZE
@@ -54,6 +55,22 @@ def meanwhile(work: Any) -> Iterator[None]:
         thread.join()
 
 
+INTERVAL, SETTLE, FILES = 0.5, 2.0, 9
+
+
+class Looks(PollPatterns):
+    """Looks until all files are found, and notes when. Workers are threads of this process."""
+
+    found: ClassVar[dict[str, float]] = {}
+    """When a look found each file first, by its name."""
+
+    def __call__(self, watched: tuple[list[str], float]) -> PollResult:
+        result = super().__call__(watched)
+        for each in result.outputs:
+            Looks.found.setdefault(Path(each.value.path).name, time.time())
+        return result.with_watermark(MAX_TIMESTAMP) if len(result.outputs) == FILES else result
+
+
 def test_a_watched_folder_becomes_files_by_window_with_each_row_once(prism: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
@@ -66,11 +83,13 @@ def test_a_watched_folder_becomes_files_by_window_with_each_row_once(prism: str,
         if number % 2:  # renamed into place
             (folder / f"{name}.part").rename(folder / name)
             return
-        with (folder / name).open("w") as file:  # written bit by bit
+        with (folder / name).open("w") as file:  # written bit by bit, however long that takes
             for line in text.splitlines(keepends=True):
                 file.write(line)
                 file.flush()
+                modified(folder / name, time.time() + 3600)
                 time.sleep(0.03)
+        modified(folder / name, time.time())
 
     def come() -> None:
         for number in range(2, 8):
@@ -81,22 +100,33 @@ def test_a_watched_folder_becomes_files_by_window_with_each_row_once(prism: str,
     put(0)
     put(1)
     os.utime(folder / "1.jsonl", (1000, 1000))
+    Looks.found.clear()
     with meanwhile(come), beam.Pipeline(options=on(prism)) as p:
-        watch = WatchPrompts(f"{folder}/*.jsonl", interval=0.5, settle=2.0, stop_after=20.0)
+        watch = WatchPrompts(f"{folder}/*.jsonl", interval=INTERVAL, settle=SETTLE)
+        watch._look = Looks(INTERVAL, SETTLE)
         prompts, letters = p | watch.with_exception_handling()
         results, failed = prompts | Generate("stand-in", open_client=StandInClient).with_exception_handling()
         _ = (results, failed, letters) | WriteWindowedFiles(f"{out}/out", window=2.0, num_shards=2)
 
     written = list(rows(out))
     assert Counter(row["id"] for _, row in written) == Counter(f"{n}-{row}" for n in range(8) for row in range(20))
-    windows = FixedWindows(2)
     for name, row in written:
-        number = row["id"].split("-")[0]
-        modified = (folder / f"{number}.jsonl").stat().st_mtime
-        (window,) = windows.assign(beam.transforms.window.WindowFn.AssignContext(modified))
-        assert name.startswith(f"out-{window_label(window)}-"), (number, modified)
+        file = folder / f"{row['id'].split('-')[0]}.jsonl"
+        at = file.stat().st_mtime
+        too_late = Looks.found[file.name] - SETTLE - 2 * INTERVAL  # after `at` only where a look came too late
+        assert label(at) <= name.removeprefix("out-")[: len(label(at))] <= label(max(at, too_late)), name
     (letter,) = out.glob("out.dead_letters-*.jsonl")
     assert "not JSON" in letter.read_text()
+
+
+def label(at: float) -> str:
+    """The window of a time in the name of its file; of two labels the earlier one is less."""
+    (window,) = FixedWindows(2).assign(beam.transforms.window.WindowFn.AssignContext(at))
+    return window_label(window)
+
+
+def modified(path: Path, at: float) -> None:
+    os.utime(path, (at, at))
 
 
 def completion(identity: str) -> Completion:
