@@ -112,6 +112,8 @@ def _import_transformers() -> None:
 
     gc.unfreeze()
     import_config_checks()
+    from transformers import AutoConfig  # noqa: F401
+
     gc.freeze()
 
 

@@ -245,8 +245,8 @@ def _windows(config: Any) -> list[int | None]:
 
 def _rope(config: Any) -> Rope | None:
     """As transformers makes it from the config, or has made it before; None for a model with several."""
-    if computed := getattr(config, "computed_rope", None):
-        return Rope(torch.tensor(computed[0]), computed[1])
+    if isinstance(computed := getattr(config, "computed_rope", None), Rope):
+        return computed
     parameters = config.rope_parameters
     kind = parameters.get("rope_type")
     if kind == "default":

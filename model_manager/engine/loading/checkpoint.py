@@ -24,7 +24,7 @@ from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
 from .config_classes import import_config_checks
 from .config_sizes import check_heads, check_sizes
-from .kept_config import PlainConfig, kept_config
+from .kept_config import KeptConfig, PlainConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _QUANTIZED = {
@@ -58,6 +58,8 @@ class Checkpoint:
     quantization: dict[str, Any] | None
     """How its weights are quantized, as config.json says."""
     eos_token_ids: list[int]
+    kept: KeptConfig
+    """Where the config is kept for later starts."""
     is_text_part: bool
     """True if only the text part is served; `config` and `model_class` are then the text part's."""
 
@@ -78,7 +80,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
-    whole: Any = kept_config(folder) or _read_config(folder)
+    kept = KeptConfig(folder)
+    whole: Any = kept.read() or _read_config(folder)
     text = text_part(whole)
     config = text or whole
     architecture = _judged(folder, config)
@@ -104,6 +107,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         num_parameters=counts.total(),
         quantization=quantized,
         eos_token_ids=_eos_token_ids(folder, whole),
+        kept=kept,
         is_text_part=text is not None,
     )
 

@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from ...store.cache_folder import cache_folder
-from ..cpu.decoder_plan import DecoderPlan
+from ..cpu.decoder_plan import DecoderPlan, Rope
 from .kept_files import forget_oldest, surroundings, write_whole
 
 log = logging.getLogger(__name__)
 
 _FOLDER = "configs"
+_ROPE = "computed_rope"
+_ELSEWHERE = {"configuration_files", "attribute_map"}
+"""Fields that name other files to read, or other names of fields."""
 _PLAIN = (str, int, float, bool, list, dict, type(None))
 
 
@@ -40,37 +44,52 @@ class PlainConfig:
         return self
 
 
-def kept_config(folder: Path) -> PlainConfig | None:
-    """The config of a model's folder, if it is kept, and whole."""
-    try:
-        checksum, _, content = _file(folder).read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    return PlainConfig(json.loads(content)) if checksum == _checksum(content) else None
+class KeptConfig:
+    """Where the config of a folder is kept, by what config.json holds as this is made."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = _file_of(folder)
 
-def keep_config(folder: Path, architecture: str, config: Any, plan: DecoderPlan) -> None:
-    """Keep the config that the plan was made of; where that fails, the next start reads it again."""
-    if isinstance(config, PlainConfig):
-        return
-    fields = {name: value for name, value in vars(config).items() if isinstance(value, _PLAIN)}
-    fields["architectures"] = [architecture]
-    if plan.rope:
-        fields["computed_rope"] = [plan.rope.inverse_frequencies.tolist(), plan.rope.scale]
-    file = _file(folder)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(fields).encode()
-        write_whole(file, _checksum(content) + b"\n" + content)
-        forget_oldest(file.parent)
-    except (OSError, TypeError, ValueError) as error:  # a field may hold what is no JSON
-        log.warning("the config of this model is read anew at its next start: %s: %s", file, error)
+    def read(self) -> PlainConfig | None:
+        """The config, if it is kept and whole."""
+        try:
+            checksum, _, content = self._file.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if checksum != _checksum(content):
+            return None
+        fields = json.loads(content)
+        if rope := fields[_ROPE]:
+            fields[_ROPE] = Rope(torch.tensor(rope[0]), rope[1])
+        return PlainConfig(fields)
+
+    def keep(self, architecture: str, config: Any, plan: DecoderPlan) -> None:
+        """Keep the config that the plan was made of; where that fails, the next start reads it again."""
+        if isinstance(config, PlainConfig):
+            return
+        fields: dict[str, Any] = {name: value for name, value in vars(config).items() if isinstance(value, _PLAIN)}
+        fields["architectures"] = [architecture]
+        fields[_ROPE] = plan.rope and [plan.rope.inverse_frequencies.tolist(), plan.rope.scale]
+        try:
+            if self._says_all():
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                content = json.dumps(fields).encode()
+                write_whole(self._file, _checksum(content) + b"\n" + content)
+                forget_oldest(self._file.parent)
+        except (OSError, TypeError, ValueError) as error:  # a field may hold what is no JSON
+            log.warning("the config of this model is read anew at its next start: %s: %s", self._file, error)
+
+    def _says_all(self) -> bool:
+        """Whether config.json is what it was before it was read, and holds all that transformers goes by."""
+        content = (self._folder / "config.json").read_bytes()
+        return _file_of(self._folder) == self._file and not _ELSEWHERE & json.loads(content).keys()
 
 
 def _checksum(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def _file(folder: Path) -> Path:
+def _file_of(folder: Path) -> Path:
     content = msgspec.json.encode({"config": "as transformers reads it"} | surroundings(folder))
     return cache_folder() / _FOLDER / f"{hashlib.sha256(content).hexdigest()[:32]}.json"

@@ -23,7 +23,6 @@ from ..interface import AdapterSlots, ModelRunner
 from .checkpoint import read_checkpoint
 from .compiled_loader import compiled_plan, compiled_runner, mapped_runner
 from .damage import damage_named
-from .kept_config import keep_config
 from .kept_passes import KeptPass
 from .kv_memory import NO_OTHER, OtherModel
 from .placement import Placement
@@ -125,7 +124,7 @@ def _checked_plan(placement: Placement) -> DecoderPlan | None:
             return None
         passed.keep()
     if checkpoint.quantization is None and not checkpoint.is_text_part:
-        keep_config(checkpoint.folder, checkpoint.architecture, checkpoint.config, plan)
+        checkpoint.kept.keep(checkpoint.architecture, checkpoint.config, plan)
     return plan
 
 

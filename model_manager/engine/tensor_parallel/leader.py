@@ -35,7 +35,7 @@ _OWN_ERROR_WITHIN = 5.0
 def load_divided(config: ModelConfig, folder: Path) -> LoadedModel:
     """Load the checkpoint in `folder` in as many processes as `config` asks for; raises as load_model does."""
     checkpoint = read_checkpoint(folder)
-    check_divisible(checkpoint.config, config, is_quantized=checkpoint.quantization is not None)
+    check_divisible(checkpoint.transformers_config, config, is_quantized=checkpoint.quantization is not None)
     peers = Peers(config, folder)
     rank = join(peers.meeting, 0, config.tensor_parallel, choose_device(config.device))
     loaded = load_model(config, folder, rank)

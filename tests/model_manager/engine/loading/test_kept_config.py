@@ -14,8 +14,9 @@ import torch
 from millrace.model_manager.engine.cpu.decoder_plan import DecoderPlan, plan_decoder
 from millrace.model_manager.engine.loading import kept_files
 from millrace.model_manager.engine.loading.checkpoint import Checkpoint, read_checkpoint
-from millrace.model_manager.engine.loading.kept_config import PlainConfig, keep_config, kept_config
+from millrace.model_manager.engine.loading.kept_config import KeptConfig, PlainConfig
 from millrace.model_manager.engine.loading.placement import Placement
+from millrace.model_manager.engine.loading.ranks import check_divisible
 from millrace.model_manager.wire.errors import ModelCorrupt, ModelNotFound
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.loading.other_start import config_of, loaded, logits_of
@@ -28,10 +29,14 @@ def written(folder: Path, make: Callable[[], Any] = random_checkpoints.qwen2) ->
     return folder
 
 
+def keep(checkpoint: Checkpoint) -> None:
+    checkpoint.kept.keep(checkpoint.architecture, checkpoint.config, plan_of(checkpoint))
+
+
 def kept_and_read_again(folder: Path) -> tuple[Checkpoint, Checkpoint]:
     """The checkpoint as transformers reads it, and as it is read once its config is kept."""
     first = read_checkpoint(folder)
-    keep_config(folder, first.architecture, first.config, plan_of(first))
+    keep(first)
     second = read_checkpoint(folder)
     assert isinstance(second.config, PlainConfig)
     return first, second
@@ -52,7 +57,7 @@ def shown(plan: DecoderPlan) -> tuple[str, Any]:
 def test_a_model_is_planned_and_placed_the_same(tmp_path: Path, make: Callable[[], Any]) -> None:
     first, second = kept_and_read_again(written(tmp_path, make))
     assert shown(plan_of(second)) == shown(plan_of(first))
-    assert replace(second, config=None) == replace(first, config=None)
+    assert replace(second, config=None, kept=None) == replace(first, config=None, kept=None)  # type: ignore[arg-type]
     layout = plan_of(first).layout
     one, other = (Placement.choose(config_of(), checkpoint) for checkpoint in (first, second))
     assert (other.weight_bytes, other.max_model_len) == (one.weight_bytes, one.max_model_len)
@@ -71,13 +76,49 @@ def test_settings_that_need_transformers_code_get_its_config(tmp_path: Path) -> 
     assert torch.allclose(logits_of(loaded(tmp_path, max_loras=1)), compiled, atol=1e-4)
 
 
+def test_a_model_that_was_kept_is_divided_among_processes(tmp_path: Path) -> None:
+    _, second = kept_and_read_again(written(tmp_path))
+    check_divisible(second.transformers_config, config_of(tensor_parallel=2), is_quantized=False)
+
+
+def with_fields(folder: Path, **fields: Any) -> Path:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return folder
+
+
+def test_a_config_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+    first = read_checkpoint(written(tmp_path))
+    before = (tmp_path / "config.json").read_bytes()
+    with_fields(tmp_path, rms_norm_eps=0.5)
+    keep(first)
+    assert not isinstance(read_checkpoint(tmp_path).config, PlainConfig)
+    (tmp_path / "config.json").write_bytes(before)
+    assert not isinstance(read_checkpoint(tmp_path).config, PlainConfig)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"configuration_files": ["config.4.0.0.json"]}, {"attribute_map": {"rms_norm_eps": "foo"}, "foo": 0.5}]
+)
+def test_a_config_that_says_it_elsewhere_is_not_kept(tmp_path: Path, fields: dict[str, Any]) -> None:
+    written(tmp_path)
+    (tmp_path / "config.4.0.0.json").write_bytes((tmp_path / "config.json").read_bytes())
+    keep(read_checkpoint(with_fields(tmp_path, **fields)))
+    assert not isinstance(read_checkpoint(tmp_path).config, PlainConfig)
+
+
+@pytest.mark.parametrize("theirs", [5, "x", [[1.0], 2.0]])
+def test_a_models_own_field_of_that_name_says_nothing(tmp_path: Path, theirs: object) -> None:
+    plain = shown(plan_of(read_checkpoint(written(tmp_path))))
+    first, second = kept_and_read_again(with_fields(tmp_path, computed_rope=theirs))
+    assert shown(plan_of(first)) == shown(plan_of(second)) == plain
+
+
 def test_a_config_that_was_changed_is_read_anew(tmp_path: Path) -> None:
     kept_and_read_again(written(tmp_path))
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_key_value_heads": 3}))
     with pytest.raises(ModelCorrupt, match="num_key_value_heads"):
-        read_checkpoint(tmp_path)
-    file.unlink()
+        read_checkpoint(with_fields(tmp_path, num_key_value_heads=3))
+    (tmp_path / "config.json").unlink()
     with pytest.raises(ModelNotFound):
         read_checkpoint(tmp_path)
 
@@ -86,7 +127,7 @@ def test_a_config_that_was_changed_is_read_anew(tmp_path: Path) -> None:
 def test_what_other_code_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     kept_and_read_again(written(tmp_path))
     monkeypatch.setattr(kept_files, name, lambda *_: "other")
-    assert kept_config(tmp_path) is None
+    assert KeptConfig(tmp_path).read() is None
 
 
 @pytest.mark.parametrize(
