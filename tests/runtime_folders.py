@@ -11,16 +11,21 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.client.observing import ask
+from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import MillraceError
-from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.messages import GetStatus, Status
+from millrace.model_manager.wire.runtime import RuntimeDir
+
+_ANSWER_WITHIN = 60.0
+"""Seconds. A manager on a busy machine may stand still for longer than `read_status` waits."""
 
 
 def status_of(runtime: Path) -> Status | None:
     """What the manager says, if there is one and it answers."""
     with contextlib.suppress(MillraceError):
-        return read_status(runtime)
+        return ask(RuntimeDir(runtime), GetStatus(), Status, _ANSWER_WITHIN)
     return None
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from millrace.model_manager.client.status import stop_models
 from tests.json_lines import rows_of
 from tests.runtime_folders import processes_of, status_of
 from tests.waiting import eventually
@@ -15,8 +19,8 @@ from tests.waiting import eventually
 _ENGINE = "millrace.model_manager.engine.process"
 
 
-def all_at_once(runtime: Path, jobs: Sequence[subprocess.Popen[str]]) -> None:
-    """Wait until the jobs are clients at one time.
+def all_at_once(runtime: Path, jobs: Sequence[subprocess.Popen[str]]) -> set[int]:
+    """Wait until the jobs are clients at one time; the engines that they have then.
 
     Those that come first are stopped until the last has come: a job's start can take longer than another one's work.
     """
@@ -31,22 +35,79 @@ def all_at_once(runtime: Path, jobs: Sequence[subprocess.Popen[str]]) -> None:
 
     try:
         eventually(last_has_come, "all jobs are there")
+        return engines_of(runtime)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
 
 
-def in_full_swing(runtime: Path, jobs: int = 1) -> dict[str, int]:
-    """Wait until so many jobs have finished some of their requests, few of all; the pids of manager and engine."""
+def in_full_swing(runtime: Path, output: Path | None = None, jobs: int = 1) -> dict[str, int]:
+    """Wait until so many jobs have finished some of their requests, few of all, and rows are written to `output`; the
+    pids of manager and engine.
+    """
+    pids: dict[str, int] = eventually(lambda: _pids(runtime, output, jobs), "some rows are answered")
+    return pids
 
-    def some_finished() -> bool:
+
+@contextlib.contextmanager
+def caught(
+    start: Callable[[], AbstractContextManager[subprocess.Popen[str]]], runtime: Path, output: Path, rows: int
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
+    """A job of so many rows in its middle, and the pids of manager and engine. The job and its engine are stopped, so
+    that nothing is over before the test strikes: `go_on` ends that.
+
+    A job that was over before anybody looked is started anew, with nothing left of the first.
+    """
+    while True:
+        with start() as process:
+            if pids := _middle(process, runtime, output, rows):
+                try:
+                    yield process, pids
+                finally:
+                    go_on(process.pid, pids["engine"])
+                return
+            assert process.returncode == 0, process.communicate()
+        stop_models(runtime)
+        shutil.rmtree(output)
+
+
+def go_on(*pids: int) -> None:
+    """Let processes that are stopped run again, those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _pids(runtime: Path, output: Path | None, jobs: int = 1) -> dict[str, int] | None:
+    """Of manager and engine, once jobs are in full swing. A manager has answers before their job has written them."""
+    shards = output.glob("c.tmp/*/completions-*.jsonl") if output else ()
+    wrote = output is None or any(path.stat().st_size for path in shards)
+    status = status_of(runtime) if wrote else None
+    if status is None or sum(counted.finished >= 10 for counted in status.jobs) < jobs:
+        return None
+    found = {process.role: process.pid for process in status.processes}
+    return found if found.keys() >= {"manager", "engine"} else None
+
+
+def _middle(process: subprocess.Popen[str], runtime: Path, output: Path, rows: int) -> dict[str, int] | None:
+    """The pids, once job and engine are stopped in the middle of the job; None if the job ended before that."""
+    found = eventually(lambda: _stopped(process, runtime, output, rows) or process.poll() is not None)
+    return found if isinstance(found, dict) else None
+
+
+def _stopped(process: subprocess.Popen[str], runtime: Path, output: Path, rows: int) -> dict[str, int] | None:
+    """The pids, with job and engine stopped, if they are in the middle of the job; else None, and they run."""
+    pids = _pids(runtime, output)
+    if pids is None:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pids["engine"], signal.SIGSTOP)
+        process.send_signal(signal.SIGSTOP)
         status = status_of(runtime)
-        return status is not None and sum(counted.finished >= 10 for counted in status.jobs) >= jobs
-
-    eventually(some_finished)
-    status = status_of(runtime)
-    assert status is not None
-    return {process.role: process.pid for process in status.processes}
+        if status is not None and sum(job.finished for job in status.jobs) <= rows * 3 // 4:
+            return pids
+    go_on(process.pid, pids["engine"])
+    return None
 
 
 def ids(output: Path) -> list[str]:

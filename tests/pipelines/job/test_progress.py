@@ -71,7 +71,7 @@ def test_that_a_stream_is_read_is_told_at_once_and_once_where_there_is_no_termin
     out = io.StringIO()
     with shown_progress(read, "j", Speed(None, lambda: "watch:in/*"), Console(file=out), clock=lambda: 0.0):
         for _ in range(3):
-            assert polls.acquire(timeout=30)
+            assert polls.acquire(timeout=300)
     assert out.getvalue() == "reading watch:in/*\n"
 
 
@@ -164,6 +164,6 @@ def test_progress_is_shown_live_on_a_terminal_and_in_lines_elsewhere(terminal: b
     console = Console(file=out, force_terminal=terminal, width=100)
     with shown_progress(read, "j", Speed(RowCount(2, True)), console, clock=lambda: next(ticks)):
         for _ in range(3):
-            assert polls.acquire(timeout=30)
+            assert polls.acquire(timeout=300)
     assert "1 / 2" in out.getvalue()
     assert ("\x1b[" in out.getvalue()) == terminal

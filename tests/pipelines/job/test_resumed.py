@@ -11,7 +11,7 @@ import pytest
 
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
-from tests.pipelines.job.job_processes import engines_of, ids, in_full_swing
+from tests.pipelines.job.job_processes import caught, engines_of, ids
 from tests.runtime_folders import status_of
 
 PROMPTS = 200
@@ -32,14 +32,14 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """`millrace run` in a process of its own."""
     command = job_command("run", prompts, output / "c")
-    quick = ["--backend=fake", f"--max_tokens={TOKENS}", "--ignore_eos", "--linger=30", "--no-report"]
+    quick = ["--backend=fake", f"--max_tokens={TOKENS}", "--ignore_eos", "--no-report"]
+    quick += ["--linger=300", "--hang_timeout=120"]
     return started([*command, *quick, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def killed(runtime: Path, prompts: Path, output: Path, *flags: str) -> set[int]:
     """Kill a job in its midst; the pid of its engine."""
-    with job(prompts, output, *flags) as process:
-        in_full_swing(runtime)
+    with caught(lambda: job(prompts, output, *flags), runtime, output, PROMPTS) as (process, _):
         process.kill()
     assert rows_of(output, "c.tmp/*/completions-*.jsonl"), "some rows are written"
     return engines_of(runtime)
@@ -48,7 +48,7 @@ def killed(runtime: Path, prompts: Path, output: Path, *flags: str) -> set[int]:
 def completed(prompts: Path, output: Path, *flags: str) -> dict[str, Any]:
     """Complete a job; its rows by id, which are there once."""
     with job(prompts, output, *flags) as process:
-        _, shown = process.communicate(timeout=120)
+        _, shown = process.communicate(timeout=300)
     assert process.returncode == 0, shown
     assert ids(output) == sorted(f"p{n}" for n in range(PROMPTS))
     return {row["id"]: row for row in rows_of(output, "c-*.jsonl")}

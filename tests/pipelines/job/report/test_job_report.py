@@ -24,7 +24,6 @@ from tests.pipelines.job.job_processes import in_full_swing
 from tests.pipelines.pages.hostile import TEXTS
 from tests.pipelines.pages.opened import Opened, address_of, opened
 from tests.servers.chromium import browser
-from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[4]
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -205,14 +204,13 @@ def test_a_resumed_job_says_so_and_counts_its_own_rows(prompts: str, tmp_path: P
 def test_an_interrupted_job_reports_what_it_has_written(
     runtime: Path, tmp_path: Path, chromium: Browser, by: signal.Signals, status: int, how: str
 ) -> None:
-    rows = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(400))
+    rows = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(4000))
     prompts = write_rows(tmp_path / "prompts.jsonl", rows)
     command = [*job_command("run", prompts, tmp_path / "out/c"), "--backend=fake", "--max_tokens=20", "--linger=0.5"]
     (temporary := tmp_path / "tmp").mkdir()
     env = os.environ | {"MILLRACE_FAKE_STEP_SECONDS": "0.02", "TMPDIR": str(temporary)}
     with started(command, stderr=subprocess.PIPE, env=env) as process:
-        in_full_swing(runtime)
-        eventually(lambda: any(path.stat().st_size for path in tmp_path.glob("out/c.tmp/*/completions-*.jsonl")))
+        in_full_swing(runtime, tmp_path / "out")
         process.send_signal(by)
         _, shown = process.communicate(timeout=300)
     assert process.returncode == status, shown
