@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from millrace import Generate, Prompt, SamplingParams, WatchedFile, WriteCompletions
+from millrace import DeadLetter, Generate, Prompt, SamplingParams, WatchedFile, WriteCompletions
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Status
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands import tasks
 from tests.json_lines import rows_of, write_rows
 from tests.model_manager.engine import random_checkpoints
 from tests.runtime_folders import status_of
@@ -27,6 +28,7 @@ from tests.transforms.running import pipeline
 from tests.waiting import eventually
 
 PROMPTS = 96
+HALF = PROMPTS // 2
 STEP = "MILLRACE_FAKE_STEP_SECONDS"
 QUICK = ["--linger=0.5", "--log_level=info", "--chat=never"]
 MAX_TOKENS = 12
@@ -34,13 +36,21 @@ FAKE = ["--backend=fake", f"--max_tokens={MAX_TOKENS}", "--max_num_seqs=8"]
 
 
 class Job:
-    """A job over the prompts, and what happens beside it."""
+    """A job over the prompts, and what happens beside it.
+
+    The prompts come as they are read: those of the second half once the model that is to be the last is loaded, and the
+    last one once no other model has an engine. So however slowly anything goes, both models have rows.
+    """
 
     def __init__(self, folder: Path, runtime: Path) -> None:
         self.engine = FAKE
         self.folder = folder
         self.runtime = runtime
         self.file = folder / "current"
+        self.loaded = folder / "loaded"
+        """Is there once the last model is loaded, and may take the second half of the rows."""
+        self.alone = folder / "alone"
+        """Is there once no other model has an engine."""
         self.pids: set[frozenset[int]] = set()
         """Engines that were seen at the same time."""
         self.models: list[set[str]] = []
@@ -55,19 +65,18 @@ class Job:
 
     def run(self, output: str, *flags: str, model: str = "a") -> int:
         places = ["--input", str(self.folder / "prompts.jsonl"), "--output", str(self.folder / output / "c")]
-        return main([*places, "--model", str(self.folder / model), *QUICK, *self.engine, *flags])
+        return tasks.generate([*places, "--model", str(self.folder / model), *QUICK, *self.engine, *flags])
 
     def run_with_updates(self, output: str, *flags: str) -> int:
-        return self.run(output, f"--model_updates=watch:{self.file}", "--model_updates_every=0.05", *flags)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tasks, "reader", lambda _: Paced(self))
+            return self.run(output, f"--model_updates=watch:{self.file}", "--model_updates_every=0.05", *flags)
 
     def run_with_a_change(self, output: str, **settings: Any) -> None:
-        """The prompts come as they are read: those of the second half once the next model is loaded, and the last one
-        once the first model's process is gone.
-        """
+        """Of a program, with other settings of the engine."""
         model = ModelConfig.parse({"model": str(self.folder / "a")} | settings)
         with pipeline() as p:
-            numbers = p | beam.Create(range(PROMPTS), reshuffle=False)
-            prompts = numbers | beam.Map(_paced, self).with_output_types(Prompt)
+            prompts, _ = p | Paced(self)
             generate = Generate(
                 model,
                 SamplingParams(max_tokens=MAX_TOKENS, min_tokens=MAX_TOKENS, temperature=0),
@@ -77,6 +86,10 @@ class Job:
             )
             results, failed = prompts | generate.with_exception_handling()
             _ = (results, failed) | WriteCompletions(str(self.folder / output / "c"))
+
+    def written(self) -> int:
+        """Rows of the running job that are on the disk."""
+        return len(rows_of(self.folder, "out/c.tmp/*/completions-*.jsonl"))
 
     def name(self, model: str) -> None:
         """As one should write a file that others read."""
@@ -89,6 +102,11 @@ class Job:
         found = {row["id"]: row for row in rows}
         assert len(found) == len(rows)
         return found
+
+    def name_in_the_middle(self, model: str) -> None:
+        """Once some rows are answered, while others are being."""
+        eventually(lambda: self.finished() > PROMPTS // 6)
+        self.name(model)
 
     def name_and_see(self, model: str) -> None:
         """Until the manager knows of the model, which is then being loaded."""
@@ -120,12 +138,17 @@ class Job:
         return running
 
     @contextmanager
-    def beside(self, work: Callable[[], None]) -> Iterator[None]:
-        """Do something while a job runs, and look at its engines until it ends."""
+    def beside(self, last: str, update: Callable[[], None]) -> Iterator[None]:
+        """Update the model while a job runs, see it load and the others go, and look at engines until the job ends."""
         over = threading.Event()
 
         def look() -> None:
-            work()
+            update()
+            eventually(lambda: last in self.ready() and self.engines(), f"{last} is loaded")
+            self.loaded.touch()
+            eventually(lambda: self.written() == PROMPTS - 1, "nobody asks the former models any more")
+            eventually(lambda: set(self.engines()) == {last}, f"{last} is alone")
+            self.alone.touch()
             while not over.wait(0.05):
                 self.engines()
 
@@ -151,14 +174,35 @@ class Job:
             assert {row["revision"] for row in mine.values()} == {row["revision"] for row in alone.values()}
 
 
-def _paced(number: int, job: Job) -> Prompt:
-    """In the middle another model is named, and waited for; before the last one, the end of the first model."""
-    if number == PROMPTS // 2:
-        job.name("b")
-        eventually(lambda: "b" in job.ready())
+class Paced(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """The prompts of a job, and no dead letters, as a reader of files gives them."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._places = job.loaded, job.alone
+
+    def expand(self, root: Any) -> Any:
+        numbers = root | beam.Create(range(PROMPTS), reshuffle=False)
+        letters = root | "No letters" >> beam.Create([], reshuffle=False)
+        return (
+            numbers | beam.FlatMap(_paced, *self._places).with_output_types(Prompt),
+            letters | beam.Map(lambda letter: letter).with_output_types(DeadLetter),
+        )
+
+
+def _paced(number: int, loaded: Path, alone: Path) -> Iterator[Prompt]:
+    """A prompt in its time. Where it waits for engines to end, rows that fail at once have the step take the answers
+    that have come: an engine ends when its last answer is taken.
+    """
+    if number == HALF:
+        eventually(loaded.exists)
     if number == PROMPTS - 1:
-        eventually(lambda: set(job.engines()) == {"b"})
-    return Prompt(id=f"p{number}", text=f"question {number}")
+        end = time.monotonic() + 300
+        while not alone.exists():
+            assert time.monotonic() < end, "the former model's engine does not end"
+            yield Prompt(text="x", params={"max_tokens": -1})
+            time.sleep(0.1)
+    yield Prompt(id=f"p{number}", text=f"question {number}")
 
 
 @pytest.fixture
@@ -168,21 +212,22 @@ def job(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def test_a_job_goes_over_to_another_model_in_the_middle(job: Job) -> None:
-    with job.beside(lambda: None):
+    with job.beside("b", lambda: job.name_in_the_middle("b")):
         job.run_with_a_change("out", backend="fake", max_num_seqs=8)
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}, "the old process is gone"
     assert max(len(pids) for pids in job.pids) == 2
 
 
-def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_update_leaves_the_model_and_the_next_one_is_made(
+    job: Job, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     def update() -> None:
-        eventually(lambda: job.finished() > PROMPTS // 10)
-        job.name("absent")
-        eventually(lambda: job.finished() > PROMPTS // 3)
+        job.name_in_the_middle("absent")
+        eventually(lambda: f"the update to {job.folder}/absent failed" in caplog.text)
         job.name("b")
 
-    with job.beside(update):
+    with job.beside("b", update):
         assert job.run_with_updates("out") == 0
     job.expect("out", "a", "b")
     shown = capsys.readouterr()
@@ -197,7 +242,7 @@ def test_of_two_quick_updates_the_later_one_holds(job: Job) -> None:
         job.name_and_see("b")
         job.name("c")
 
-    with job.beside(update):
+    with job.beside("c", update):
         assert job.run_with_updates("out") == 0
     models = {Path(row["model"]).name for row in job.rows("out").values()}
     assert {"a", "c"} <= models
@@ -210,13 +255,12 @@ def test_of_two_quick_updates_the_later_one_holds(job: Job) -> None:
 def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, role: str) -> None:
     def update() -> None:
         eventually(lambda: job.finished() > PROMPTS // 6)
-        status = job.status()
-        assert status is not None
+        status = eventually(job.status)
         victims = [process.pid for process in status.processes if process.role == role]
         job.name_and_see("b")
         os.kill(victims[0], signal.SIGKILL)
 
-    with job.beside(update):
+    with job.beside("b", update):
         assert job.run_with_updates("out") == 0
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}
@@ -224,12 +268,8 @@ def test_a_change_outlives_the_end_of_the_engine_and_of_the_manager(job: Job, ro
 
 @pytest.mark.slow
 def test_each_worker_process_changes_its_model(job: Job) -> None:
-    def update() -> None:
-        eventually(lambda: job.finished() > PROMPTS // 6)
-        job.name("b")
-
     flags = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-    with job.beside(update):
+    with job.beside("b", lambda: job.name_in_the_middle("b")):
         assert job.run_with_updates("out", *flags) == 0
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}
@@ -247,7 +287,7 @@ def test_a_job_goes_over_to_other_weights_of_real_engines(job: Job) -> None:
     shutil.rmtree(job.folder / "a")
     shutil.copytree(resolve(EMBEDDED_MODEL), job.folder / "a")
     job.engine = ["--temperature=0", f"--max_tokens={MAX_TOKENS}", f"--min_tokens={MAX_TOKENS}", "--kv_cache_gib=0.05"]
-    with job.beside(lambda: None):
+    with job.beside("b", lambda: job.name_in_the_middle("b")):
         job.run_with_a_change("out", kv_cache_gib=0.05)
     job.expect("out", "a", "b")
     assert job.models[-1] == {"b"}
