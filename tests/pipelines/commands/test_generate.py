@@ -7,6 +7,7 @@ import pytest
 from millrace.model_manager.client.status import read_status
 from millrace.pipelines.commands.tasks import generate as main
 from tests.json_lines import rows_of
+from tests.runtime_folders import status_of
 
 
 @pytest.fixture
@@ -126,9 +127,10 @@ def test_three_workers_share_one_manager_and_one_engine(runtime: Path, tmp_path:
     lines = [json.dumps({"prompt": f"question {number}", "pad": "x" * 1000}) for number in range(600)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
     workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=3", "--linger=60", "--quiet"]
+    workers += ["--hang_timeout=120"]  # a manager that stands still is the same afterwards
     assert run(f"{tmp_path}/prompts.jsonl", tmp_path, *workers) == 0
     assert len({row["id"] for row in rows_of(tmp_path, "out/c-*.jsonl")}) == 600
-    status = read_status(runtime)
+    status = status_of(runtime)
     assert status is not None
     assert sorted(process.role for process in status.processes if process.role != "client") == ["engine", "manager"]
     assert [(model.model, model.restarts) for model in status.models] == [("millrace-tiny", 0)]

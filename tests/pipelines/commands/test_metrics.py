@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -18,14 +19,18 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.messages import Status
 from millrace.pipelines.cli import dispatch
 from tests.job_commands import started
+from tests.runtime_folders import status_of
 from tests.serving.metrics.scrapes import Scrape, scraped
 from tests.waiting import eventually
 
 _COMMAND = [sys.executable, "-m", "millrace", "metrics", "--port", "0"]
-_JOB_FLAGS = ("--backend=fake", "--max_tokens=20", "--orphan_grace=0.1")
+_JOB_FLAGS = ("--backend=fake", "--max_tokens=20", "--orphan_grace=0.1", "--hang_timeout=120")
 
 
 @pytest.fixture
@@ -76,6 +81,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return job
 
 
+def up(url: str) -> Scrape | None:
+    """What it is told, if a manager answers."""
+    scrape = scraped(url)
+    return scrape if scrape.total("up") == 1 else None
+
+
 def numbers(scrape: Scrape) -> dict[tuple[Any, ...], float]:
     """Counters, by name and labels."""
     counters = (each for each in scrape.samples if each.name.endswith("_total"))
@@ -88,14 +99,15 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
 ) -> None:
     with metrics() as (_, url):
         with looked(url) as scrapes:
-            run("--linger=300", step=0.02)
-        last = scraped(url)
+            run("--linger=300", step=0.05)
+        last = eventually(lambda: up(url))
         capsys.readouterr()
-        assert dispatch(["ps", "--json"]) == 0
+        eventually(lambda: dispatch(["ps", "--json"]) == 0)  # a manager may stand still for longer than it waits
         status = json.loads(capsys.readouterr().out)
     assert any(0 < each.total("job_rows_done_total") < 300 for each in scrapes)
     assert any(each.total("num_requests_running") > 0 for each in scrapes)
-    for earlier, later in zip(scrapes, [*scrapes[1:], last], strict=True):
+    answered = [*(each for each in scrapes if each.total("up") == 1), last]
+    for earlier, later in itertools.pairwise(answered):
         known = numbers(later)
         assert [name for name, value in numbers(earlier).items() if known[name] < value] == []
     (model,), (told,) = status["models"], status["jobs"]
@@ -105,12 +117,12 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
     assert last.total("resident_memory_bytes", kind="engine") == int(model["stats"]["rss_mb"] * 2**20)
 
 
-def test_scrapes_do_not_keep_a_manager_alive(runtime: Path, run: Callable[..., None]) -> None:
+def test_scrapes_do_not_keep_a_manager_alive(runtime: Path) -> None:
+    model, soon = ModelConfig(model=EMBEDDED_MODEL, backend="fake"), ManagerConfig(linger=0.1)
     with metrics() as (_, url), looked(url) as scrapes:
-        run("--linger=0.1")
-        eventually(lambda: scrapes[-1].total("up") == 0)
-    assert 1.0 in [each.total("up") for each in scrapes]
-    assert read_status(runtime) is None
+        with EngineClient.open(model, manager=soon):
+            eventually(lambda: scrapes[-1].total("up") == 1)
+        eventually(lambda: scrapes[-1].total("up") == 0 and status_of(runtime) is None)
 
 
 def test_a_manager_that_hangs_or_is_killed_is_down_until_it_goes_on_or_the_next_one_is_there(
@@ -119,37 +131,41 @@ def test_a_manager_that_hangs_or_is_killed_is_down_until_it_goes_on_or_the_next_
     with metrics() as (_, url):
         assert scraped(url).total("up") == 0, "before the first job"
         run("--linger=300")
-        assert scraped(url).total("job_rows_done_total") == 300
-        status = read_status(runtime)
+        eventually(lambda: scraped(url).total("job_rows_done_total") == 300)
+        status = status_of(runtime)
         assert status is not None
         os.kill(status.pid, signal.SIGSTOP)
         try:
             assert scraped(url).total("up") == 0
         finally:
             os.kill(status.pid, signal.SIGCONT)
-        assert scraped(url).total("job_rows_done_total") == 300
+        eventually(lambda: scraped(url).total("job_rows_done_total") == 300)
         os.kill(status.pid, signal.SIGKILL)
         eventually(lambda: scraped(url).total("up") == 0)
         run("--linger=300")
-        assert scraped(url).total("up") == 1
+        eventually(lambda: up(url))
 
 
 def test_a_killed_engine_is_a_restart_and_its_rows_are_done_all_the_same(
     runtime: Path, run: Callable[..., None]
 ) -> None:
     def kill() -> None:
-        eventually(lambda: scraped(url).total("job_rows_done_total") > 0)
-        status = read_status(runtime)
-        assert status is not None
+        status: Status = eventually(lambda: in_the_middle(runtime))
         os.kill(status.models[0].pids[0], signal.SIGKILL)
 
     with metrics() as (_, url), ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill)
-        run("--linger=300", step=0.02)
+        run("--linger=300", step=0.05)
         killed.result()
-        seen = scraped(url)
+        seen = eventually(lambda: up(url))
     assert seen.total("engine_restarts_total") == 1
     assert (seen.total("job_rows_done_total"), seen.total("job_rows_failed_total")) == (300, 0)
+
+
+def in_the_middle(runtime: Path) -> Status | None:
+    """What the manager says, once a job has finished some of its rows."""
+    status = status_of(runtime)
+    return status if status and any(job.finished for job in status.jobs) else None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

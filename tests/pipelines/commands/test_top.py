@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.model_manager.client.status import read_status, stop_models
+from millrace.model_manager.client.status import stop_models
 from millrace.pipelines.cli import dispatch
 from tests.job_commands import job_command, started
+from tests.runtime_folders import status_of
 from tests.terminals import OnTerminal, on_terminal
 from tests.waiting import eventually
 
@@ -180,7 +181,7 @@ def test_a_manager_that_is_killed_is_told_and_the_next_one_is_seen(
             tells("no manager runs")
             subprocess.run(command, check=True, capture_output=True)
             tells("2 done")
-            status = read_status(runtime)
+            status = status_of(runtime)
             assert status is not None
             os.kill(status.pid, signal.SIGKILL)
             tells("no manager runs")

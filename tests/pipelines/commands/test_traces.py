@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.client import trace_export
 from millrace.pipelines.cli import dispatch
 from tests.json_lines import write_rows
 from tests.model_manager.backends.stand_in_server import Servers, serving
@@ -55,6 +56,7 @@ def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: C
 def test_a_failed_row_and_a_server_that_is_asked_again_are_seen(
     tmp_path: Path, received: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trace_export, "_LAST_WITHIN", 300.0)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
     with serving() as servers:
         flags = ["--model", "m", "--endpoint", _busy_once(servers), "--traces"]
@@ -79,8 +81,9 @@ def _busy_once(servers: Servers) -> str:
 
 @pytest.mark.usefixtures("shared_runtime")
 def test_a_collector_that_hangs_costs_the_job_one_warning_among_its_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trace_export, "_TIMEOUT", 60.0)  # else a job that stands still hears of a batch first
     with hanging_collector() as url:
         assert dispatch(job(tmp_path, "--backend", "fake", "--otlp_endpoint", url)) == 0
     said = capsys.readouterr().err
