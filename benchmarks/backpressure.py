@@ -33,6 +33,7 @@ from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
 
 from benchmarks.command_line import command_line
 from benchmarks.memory import rss_mb
+from millrace.model_manager.wire.job_progress import running_jobs
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.prism import prism
 from tests.servers.pubsub import PubSub, pubsub
@@ -57,6 +58,8 @@ class Report:
     """By the end of that time."""
     most_held: int
     """That the broker had handed out and nobody had answered, at any time (Kafka does not know: 0)."""
+    most_read_ahead: int
+    """Rows that the job had read and not answered, as it says once a second."""
     backlog: int
     """At the broker at the end of that time, not acknowledged or committed."""
     rss_mb: list[float]
@@ -179,7 +182,7 @@ def job(broker: Broker, runtime: Path, location: Path, per_second: float) -> Ite
 def measure(broker: Broker, folder: Path, location: Path, *, seconds: float, engine: float, producer: float) -> Report:
     """`engine` and `producer` are answers and prompts a second. Raises RuntimeError where a job ends by itself."""
     runtime, answers, samples = folder / "rt", Counter[str](), list[tuple[float, float]]()
-    most_held = 0
+    most_held = most_read_ahead = 0
     with job(broker, runtime, location, engine) as process:
         _until_answering(broker, answers, process)
         mark, begin = f"MILLRACE_RUNTIME_DIR={runtime}", time.monotonic()
@@ -188,6 +191,7 @@ def measure(broker: Broker, folder: Path, location: Path, *, seconds: float, eng
         while sender.is_alive():
             answers.update(broker.answers())
             most_held = max(most_held, broker.held(answers.total()))
+            most_read_ahead = max(most_read_ahead, _read_ahead(runtime))
             samples.append((time.monotonic() - begin, rss_mb(process.pid, mark)))
             _check_running(process)
             time.sleep(max(begin + len(samples) - time.monotonic(), 0))
@@ -203,6 +207,7 @@ def measure(broker: Broker, folder: Path, location: Path, *, seconds: float, eng
         sent=sent,
         answered=answered,
         most_held=most_held,
+        most_read_ahead=most_read_ahead,
         backlog=backlog,
         rss_mb=[round(mb, 1) for _, mb in samples[:: max(len(samples) // 10, 1)]],
         rss_growth_mb_per_minute=round(_growth(samples, seconds * _SETTLED), 2),
@@ -213,7 +218,7 @@ def measure(broker: Broker, folder: Path, location: Path, *, seconds: float, eng
 
 
 class Sender(threading.Thread):
-    """Sends a given number of prompts a second until a time."""
+    """Sends a given number of prompts a second until a time, all of them, even if it stands still meanwhile."""
 
     def __init__(self, broker: Broker, per_second: float, end: float) -> None:
         super().__init__(daemon=True)
@@ -224,12 +229,13 @@ class Sender(threading.Thread):
         """The first was there before."""
 
     def run(self) -> None:
-        begin, due = time.monotonic(), self.sent
-        while time.monotonic() < self._end:
-            due = 1 + round((time.monotonic() - begin) * self._per_second)
-            self._broker.send(self.sent, due)
-            self.sent = max(due, self.sent)
+        begin, now = time.monotonic(), 0.0
+        while now < self._end:
             time.sleep(_TICK)
+            now = min(time.monotonic(), self._end)
+            due = 1 + round((now - begin) * self._per_second)
+            self._broker.send(self.sent, due)
+            self.sent = due
 
 
 def _until_answering(broker: Broker, answers: Counter[str], process: subprocess.Popen[bytes]) -> None:
@@ -237,6 +243,11 @@ def _until_answering(broker: Broker, answers: Counter[str], process: subprocess.
     while not answers:
         _check_running(process)
         answers.update(broker.answers())
+
+
+def _read_ahead(runtime: Path) -> int:
+    """Rows that the job has read and not answered."""
+    return sum(each.read - each.done - each.failed for each in running_jobs(runtime))
 
 
 def _check_running(process: subprocess.Popen[bytes]) -> None:

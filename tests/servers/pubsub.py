@@ -46,8 +46,8 @@ class PubSub:
         PublisherClient().create_topic(name=name)
         return name
 
-    def subscription(self, topic: str, deadline: int = 10, name: str | None = None) -> str:
-        """A new subscription to a topic."""
+    def subscription(self, topic: str, deadline: int = 600, name: str | None = None) -> str:
+        """A new subscription to a topic; what is not acknowledged within `deadline` seconds comes again."""
         name = f"{_PROJECT}/subscriptions/{name or f'subscription-{uuid.uuid4().hex[:8]}'}"
         with SubscriberClient() as client:
             client.create_subscription(name=name, topic=topic, ack_deadline_seconds=deadline)

@@ -61,9 +61,9 @@ def test_what_is_published_to_a_topic_from_the_start_on_is_answered(server: PubS
 def test_a_lease_outlasts_its_subscriptions_deadline(
     server: PubSub, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "4")
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "4.5")
     prompts, answers = server.topic(), server.topic()
-    source, sink = server.subscription(prompts, deadline=10), server.subscription(answers)
+    source, sink = server.subscription(prompts, deadline=15), server.subscription(answers)
     server.send(prompts, rows(range(3)))
     with stream(f"pubsub:{source}", f"pubsub:{answers}") as job:
         assert len(server.received(sink, 3)) == 3
@@ -76,11 +76,11 @@ def test_a_lease_outlasts_its_subscriptions_deadline(
 def test_what_a_stopped_job_had_in_hand_is_there_for_the_next_at_once(
     server: PubSub, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "5")
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1")
     prompts, answers = server.topic(), server.topic()
-    source = server.subscription(prompts, deadline=600)
+    source = server.subscription(prompts)
     server.send(prompts, rows(range(8)))
-    with stream(f"pubsub:{source}", f"pubsub:{answers}") as job:
+    with stream(f"pubsub:{source}", f"pubsub:{answers}", "--max_tokens=1000") as job:
         until(lambda: server.counts(prompts)["delivered"] == 8)
         interrupted(job)
     assert len(server.received(source, 8, seconds=60)) == 8

@@ -23,7 +23,7 @@ def test_a_stream_on_a_terminal_shows_its_progress_alone(broker: Kafka, runtime:
         until(lambda: broker.committed(prompts) == 20)
         until(lambda: "20 done, waiting for more" in job.shown())
         job.process.send_signal(signal.SIGINT)
-        shown = job.ended(120)
+        shown = job.ended(300)
     assert "Bundle" not in shown
     assert "Traceback" not in shown
     nothing_is_left(runtime)

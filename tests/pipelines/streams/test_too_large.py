@@ -56,7 +56,7 @@ def test_a_result_that_the_broker_refuses_is_a_dead_letter_and_its_neighbours_ar
     answers = f"small-{uuid.uuid4().hex[:8]}"
     topic = NewTopic(answers, 1, 1, config={"max.message.bytes": "2000"})
     admin = broker._admin()
-    admin.create_topics([topic])[answers].result(30)
+    admin.create_topics([topic])[answers].result(300)
     assert list(sent_to(f"kafka:{broker.address}/{answers}", gives_letters=False)) == []
     found = {record.key().decode(): json.loads(record.value()) for record in broker.received(answers, 3)}
     assert {name: row.get("error") for name, row in found.items()} == {"a": None, "b": "MessageTooLarge", "c": None}
