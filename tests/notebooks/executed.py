@@ -30,7 +30,14 @@ def execute(name: str, folder: Path, runtime: Path, **environment: str) -> nbfor
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
     where = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
-        notebook, timeout=600, kernel_name="python3", record_timing=False, coalesce_streams=True, resources=where
+        notebook,
+        timeout=600,
+        startup_timeout=300,
+        iopub_timeout=300,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources=where,
     )
     client.execute(env={**os.environ, "PATH": path, "MILLRACE_RUNTIME_DIR": str(runtime), **environment})
     for cell in notebook.cells:

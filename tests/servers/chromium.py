@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.servers.installed import alone, run
 
+WITHIN = 300.0
+"""Seconds that a browser has to start, and for each thing that it does, on a machine that may be very busy."""
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _APT = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=600")
 
@@ -44,7 +46,7 @@ def browser() -> Iterator[Browser]:
     except NoChromium as error:
         pytest.skip(str(error))
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path)
+        started = playwright.chromium.launch(executable_path=path, timeout=1000 * WITHIN)
         try:
             yield started
         finally:

@@ -307,7 +307,7 @@ def test_an_interrupt_ends_the_waiting_and_not_the_job(submit: Submit, service: 
         assert process.stdout is not None
         submitted = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
     assert process.returncode == 130
     console = submitted.removeprefix("submitted: ").strip()
     assert told.splitlines()[-1] == f"millrace: interrupted; the job goes on, and can be cancelled at {console}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Dialog, Page
 
+from tests.servers.chromium import WITHIN
+
 
 class Opened:
     """A page that was opened, and what went on beside."""
@@ -41,6 +43,7 @@ def opened(on: Browser, address: str, *, dark: bool = False) -> Iterator[Opened]
     """The page at an address, wholly loaded."""
     context = on.new_context(viewport={"width": 1200, "height": 900}, color_scheme="dark" if dark else "light")
     try:
+        context.set_default_timeout(1000 * WITHIN)
         found = Opened(context.new_page())
         found.page.goto(address)
         yield found

@@ -47,10 +47,12 @@ def test_rows_are_turned_over_and_filtered_in_a_browser(tmp_path: Path, chromium
         address = address_in(process)
         with opened(chromium, address) as found:
             assert found.shown_rows() == 50
-            found.page.get_by_role("link", name="last").first.click()
+            with found.page.expect_navigation():
+                found.page.get_by_role("link", name="last").first.click()
             assert found.page.locator("article.row h3").all_inner_texts() == [f"r{n}" for n in range(200, 230)]
             found.page.get_by_label("ended by").select_option("length")
-            found.page.get_by_role("button", name="Show").click()
+            with found.page.expect_navigation():
+                found.page.get_by_role("button", name="Show").click()
             expected = [f"r{n}" for n in range(9, 230, 10) if n % 100 != 99]
             assert found.page.locator("article.row h3").all_inner_texts() == expected
             assert found.is_clean(address)
