@@ -39,7 +39,7 @@ def up(options: argparse.Namespace) -> None:
     (cluster.folder / "tmp").mkdir(exist_ok=True)
     if not cluster.state:
         shape = {"task_managers": options.task_managers, "slots": options.slots, "embedded": options.embedded}
-        ports = {name: free_port() for name in PORTS} if options.free_ports else PORTS
+        ports = free_ports() if options.free_ports else PORTS
         cluster.state = {**shape, "ports": ports, "processes": {}}
         cluster.save()
     for name, command in processes(cluster, home):
@@ -124,11 +124,13 @@ def task_managers_known(cluster: Cluster) -> int:
     return len({each["id"] for each in known} & names)
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody has now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def free_ports() -> dict[str, int]:
+    """Ports of the loopback interface that nobody has now, no two the same: all are held until the last is found."""
+    with contextlib.ExitStack() as held:
+        sockets = {name: held.enter_context(socket.socket()) for name in PORTS}
+        for sock in sockets.values():
+            sock.bind(("127.0.0.1", 0))
+        return {name: int(sock.getsockname()[1]) for name, sock in sockets.items()}
 
 
 def listens(host: str, port: int) -> bool:

@@ -27,6 +27,7 @@ from tests.job_commands import job_command
 from tests.json_lines import rows_of
 from tests.runners.targets import EVERY_ENVIRONMENT, ONE_OF_EACH, Servers, Target, only_on
 from tests.runners.watching import nothing_is_left, watched
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
@@ -56,7 +57,8 @@ def test_millrace_run_completes_every_row_once_and_leaves_nothing(
 ) -> None:
     before = temporary_files()  # Beam leaves the package of another test's job
     command = job_command("run", prompts, f"{tmp_path}/out/c")
-    command += ["--max_tokens=16", "--linger=1", "--orphan_grace=1", "--log_level=info", *target.job_flags(servers)]
+    command += ["--max_tokens=16", "--linger=1", "--orphan_grace=1", "--hang_timeout=120", "--log_level=info"]
+    command += target.job_flags(servers)
     with watched(runtime) as seen:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]
@@ -78,7 +80,7 @@ def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     assert not target.several_workers or len(seen.workers) > 1
     nothing_is_left(runtime)
     assert not (tmp_path / "out" / "c.tmp").exists()
-    assert [path for path in temporary_files() if path not in before] == []
+    eventually(lambda: [path for path in temporary_files() if path not in before] == [], "no file is left")
 
 
 class Noted(beam.DoFn):  # type: ignore[misc, unused-ignore]

@@ -51,6 +51,7 @@ def job(target: Target, servers: Servers, prompts: str, output: Path) -> Abstrac
         "--max_num_seqs=2",
         "--log_level=info",
         "--linger=120",
+        "--hang_timeout=120",  # no process counts as dead because this machine is busy
     ]
     command += [*target.job_flags(servers), *_CHECKPOINTS]
     return started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -68,7 +69,7 @@ def once_finished(runtime: Path, share: float) -> Status:
         return any(process.role == "client" for process in status.processes)
 
     until(are_finished, f"{share} of the requests are finished")
-    assert seen[-1].jobs[0].finished < FILES * ROWS * (share + 0.5), "the job is too fast for this test"
+    assert seen[-1].jobs[0].finished < FILES * ROWS, "the job is too fast for this test"
     return seen[-1]
 
 
@@ -109,7 +110,7 @@ def test_a_job_outlives_what_is_killed_and_pays_for_no_token_twice(
     with job(_TARGET[0], servers, prompts, tmp_path / "out") as process:
         begun = 0
         for number, kill in enumerate((kill_sdk_worker, kill_engine, kill_task_manager), start=1):
-            before = once_finished(runtime, number / 5)
+            before = once_finished(runtime, number / 10)
             kill(servers, before)
             begun = before.jobs[0].finished if kill is kill_engine else begun
         complete(process, tmp_path / "out")

@@ -49,13 +49,13 @@ def test_no_other_machine_reaches_prism() -> None:
 def test_a_job_of_files_lasts_as_long_as_it_takes(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And not only for the seconds that Beam gives the job server for an answer."""
+    """And not only for the seconds that Beam gives the job server for an answer: 15 here, and the job takes 17."""
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1.0")
     (temporary := tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}')
-    job = ["--input", str(tmp_path / "p.jsonl"), "--output", str(tmp_path / "c"), "--backend=fake", "--max_tokens=12"]
-    job += ["--linger=0.1", "--orphan_grace=0.1", "--job_server_timeout=8"]
+    job = ["--input", str(tmp_path / "p.jsonl"), "--output", str(tmp_path / "c"), "--backend=fake", "--max_tokens=17"]
+    job += ["--linger=0.1", "--orphan_grace=0.1", "--job_server_timeout=15"]
     if is_own:
         assert main([*job, "--runner=PrismRunner", f"--prism_location={prism()}"]) == 0
     else:
@@ -63,7 +63,7 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
             elsewhere = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--environment_type=LOOPBACK"]
             assert main([*job, *elsewhere]) == 0
     (written,) = tmp_path.glob("c-*.jsonl")
-    assert json.loads(written.read_text())["usage"]["completion_tokens"] == 12
+    assert json.loads(written.read_text())["usage"]["completion_tokens"] == 17
     assert list(temporary.iterdir()) == [], "Beam's own too"
     shown = capsys.readouterr()
     assert "the job's state: DONE" in shown.out
@@ -80,14 +80,14 @@ def test_a_job_of_files_lasts_as_long_as_it_takes(
 @pytest.mark.runners
 @pytest.mark.usefixtures("runtime")
 def test_a_program_s_job_on_prism_outlasts_the_job_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beam's 300 s are 8 here, and the job takes 12."""
-    monkeypatch.setattr(runners, "_JOB_SERVER_TIMEOUT", 8)
+    """Beam's 300 s are 15 here, and the job takes 17."""
+    monkeypatch.setattr(runners, "_JOB_SERVER_TIMEOUT", 15)
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1.0")
-    options = PipelineOptions(["--runner=PrismRunner", f"--prism_location={prism()}", "--job_server_timeout=8"])
-    generate = Generate(ModelConfig(model="millrace-tiny", backend="fake"), SamplingParams(max_tokens=12))
+    options = PipelineOptions(["--runner=PrismRunner", f"--prism_location={prism()}", "--job_server_timeout=15"])
+    generate = Generate(ModelConfig(model="millrace-tiny", backend="fake"), SamplingParams(max_tokens=17))
     with beam.Pipeline(options=options) as pipeline:
         counts = pipeline | beam.Create(["x"]) | generate | beam.Map(lambda answer: answer.usage.completion_tokens)
-        assert_that(counts, equal_to([12]))
+        assert_that(counts, equal_to([17]))
 
 
 @pytest.mark.runners

@@ -34,4 +34,4 @@ def test_a_pipeline_whose_workers_are_elsewhere_opens_nothing() -> None:
     pipeline.components.environments["other"].urn = "its own"
     before = listening()
     assert OwnPrism.start_and_replace_loopback_environments(pipeline, PipelineOptions([])) == []
-    assert listening() == before
+    assert listening() <= before, "a server of an earlier test may close meanwhile"
