@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import read_status, stop_models
 from millrace.model_manager.wire.errors import ConfigError, ModelNotFound
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill, results
@@ -25,6 +25,7 @@ def test_three_clients_in_turn_use_the_engine_that_the_first_one_started(machine
         assert client.submit([ANSWER, 3, index], SHORT, request_id=str(index)).result(PATIENCE)
         client.close()
     assert machine.starts() == 1
+    stop_models(machine.runtime)
 
 
 @pytest.mark.slow
@@ -117,7 +118,7 @@ if (child := os.fork()) == 0:
         os._exit(7)
     os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert client.submit([1, 3], SamplingParams(), request_id='a').result(60).token_ids
+assert client.submit([1, 3], SamplingParams(), request_id='a').result(300).token_ids
 if (child := os.fork()) == 0:
     import time
     os.close(0), os.close(1), os.close(2)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from millrace.model_manager.wire.errors import EngineKiller
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.client.test_recovery import expect_whole, submit, until_under_way
+from tests.model_manager.client.test_recovery import expect_whole, submit
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill
 from tests.model_manager.manager.stand_in_engine import DIE
 from tests.waiting import eventually
@@ -22,22 +22,22 @@ def test_an_answer_tells_of_its_engines_death_and_of_its_managers(machine: Machi
     client = machine.open()
     undisturbed = submit(client, 1)["0"].result(PATIENCE)
     assert (undisturbed.setbacks, undisturbed.recomputed_tokens) == ([], 0)
-    futures = {name: future for name, future in submit(client, 8).items() if name != "0"}
-    eventually(lambda: machine.model_status().stats.steps > len(undisturbed.token_ids) + 5)
-    kill(machine.engine_pid())
+    with machine.held():
+        futures = {name: future for name, future in submit(client, 8).items() if name != "0"}
+        eventually(lambda: machine.model_status().stats.steps > len(undisturbed.token_ids) + 5)
+        kill(machine.engine_pid())
     expect_whole(futures)
     told = {each.what for future in futures.values() for each in future.result().setbacks}
     assert told == {"engine_died"}
     outputs = [future.result() for future in futures.values()]
     assert max(output.recomputed_tokens for output in outputs) > 3, "one had tokens, and its prompt, as the engine died"
     assert all(output.recomputed_tokens <= 3 + len(output.token_ids) for output in outputs)
-    later = {
-        f"later-{n}": client.submit([1, 30, n], SamplingParams(max_tokens=30), request_id=f"l{n}") for n in range(8)
-    }
-    until_under_way(machine)
-    eventually(lambda: any(pending.computed_tokens for pending in client._session._ledger._pending.values()))
-    kill(machine.status().pid)
-    outputs = [future.result(PATIENCE) for future in later.values()]
+    with machine.held():
+        params, pending = SamplingParams(max_tokens=30), client._session._ledger._pending
+        later = [client.submit([1, 30, n], params, request_id=f"l{n}") for n in range(8)]
+        eventually(lambda: any(each.computed_tokens for each in list(pending.values())))
+        kill(machine.status().pid)
+    outputs = [future.result(PATIENCE) for future in later]
     assert all([each.what for each in output.setbacks] == ["manager_lost"] for output in outputs)
     assert max(output.recomputed_tokens for output in outputs) > 3, "one had tokens, and its prompt, as it was lost"
     assert all(output.recomputed_tokens <= 3 + len(output.token_ids) for output in outputs)

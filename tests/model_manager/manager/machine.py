@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,23 @@ import psutil
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.observing import ask
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.messages import GetStatus, Status
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from tests.waiting import eventually
 
 MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds; far more than anything here takes on an idle machine."""
-SETTINGS = ManagerConfig(linger=0.1, heartbeat=0.2, hang_timeout=2.0, orphan_grace=0.5)
+SETTINGS = ManagerConfig(linger=0.1, heartbeat=0.2, hang_timeout=60.0, orphan_grace=0.5)
+HASTY = msgspec.structs.replace(SETTINGS, hang_timeout=2.0)
+"""Where somebody is to be taken for hung. On a busy machine others are too: then nobody counts starts."""
+
+_MOST_ATTEMPTS = 20
 
 
 class Machine:
@@ -59,6 +64,11 @@ class Machine:
         self._clients.append(client)
         return client
 
+    def open_under_hasty_manager(self) -> EngineClient:
+        """A client that is patient with a manager that soon takes others for hung."""
+        with self.open(HASTY):
+            return self.open()
+
     def worker(self, requests: int, tokens: int, prefix: str = "") -> subprocess.Popen[str]:
         """A process that has a client and submits; it prints `ready`, then the token ids by request id as JSON.
 
@@ -79,12 +89,35 @@ class Machine:
         """See stand_in_engine: how the next engine is to fail."""
         (self.model / "behaviour").write_text(how)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Callable[[], None]]:
+        """In the block each stand-in engine makes ten steps and waits, and ten more at each call of what is given: what
+        takes more of them is under way, and does not end.
+        """
+        hold = self.model / "hold"
+        hold.touch()
+        try:
+            yield hold.touch
+        finally:
+            hold.unlink()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """In the block the manager does nothing: no request ends, whatever a client does."""
+        manager = self.status().pid
+        kill(manager, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            kill(manager, signal.SIGCONT)
+
     def starts(self) -> int:
         """How many engines were ever started."""
         return len((self.model / "starts").read_text().splitlines())
 
     def status(self) -> Status:
-        status = read_status(self.runtime)
+        """However long the manager takes to answer; users are told after some seconds that it does not."""
+        status = ask(RuntimeDir(self.runtime), GetStatus(), Status, within=PATIENCE)
         assert status is not None
         return status
 
@@ -128,6 +161,17 @@ class Machine:
             for process in self.processes():
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(signal.SIGKILL)
+
+
+def in_the_end(attempt: Callable[[str], bool]) -> int:
+    """Repeat an attempt, each time with another name, until it tells that it came in time; how many there were.
+
+    On a busy machine what an attempt is to disturb may be over by then.
+    """
+    for number in range(_MOST_ATTEMPTS):
+        if attempt(f"attempt {number}"):
+            return number + 1
+    raise AssertionError(f"too late {_MOST_ATTEMPTS} times")
 
 
 def results(worker: subprocess.Popen[str]) -> dict[str, list[int]]:

@@ -2,7 +2,8 @@
 
 A prompt of token ids [what, count, ...]: ANSWER gives `count` tokens, one a step; DIE kills the process at its first
 step; FAIL fails the request. What is answered depends on the prompt alone, and goes on where a dead engine stopped.
-Started as the real one: `--fd N --model NAME`; the model's folder may hold a file `behaviour` (see `_obey_folder`).
+Started as the real one: `--fd N --model NAME`; the model's folder may hold the files `behaviour` (see `_obey_folder`)
+and `hold` (see `_may_step`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _LEAKS = (
     "nanobind: leaked 1 instances!\n - leaked instance 0x7f of type A\nSee https://nanobind.readthedocs.io/refleaks"
 )
 _STEP = float(os.environ.get("MILLRACE_FAKE_STEP_SECONDS", "0"))
+_MOST_HELD = 10
 
 
 def answer(prompt: list[int], count: int) -> list[int]:
@@ -55,6 +57,8 @@ class StandIn:
         self._requests: dict[str, Request] = {}
         self._tokens: dict[str, list[int]] = {}
         self._steps = 0
+        self._hold = Path(start.folder) / "hold"
+        self._held_since = self._last_step = 0
 
     async def run(self) -> None:
         """Until the manager has enough of it."""
@@ -82,10 +86,20 @@ class StandIn:
     async def _step_for_ever(self) -> None:
         while True:
             await asyncio.sleep(_STEP if self._requests else 0.005)
-            report = self._step()
+            report = self._step() if self._may_step() else StepReport()
             if report.outputs or report.failures or report.progress:
                 self._connection.send(report)
                 self._steps += 1
+
+    def _may_step(self) -> bool:
+        """Not more than _MOST_HELD times since the file `hold` came, or was touched again."""
+        try:
+            since = self._hold.stat().st_mtime_ns
+        except FileNotFoundError:
+            return True
+        if since != self._held_since:
+            self._held_since, self._last_step = since, self._steps + _MOST_HELD
+        return self._steps < self._last_step
 
     def _step(self) -> StepReport:
         outputs, failures, progress = [], [], {}
@@ -125,7 +139,7 @@ def _info(start: StartEngine) -> ModelInfo:
 
 async def _obey_folder(connection: AsyncConnection[ManagerToEngine], start: StartEngine) -> None:
     """`refuse`: the model does not fit; `crash`: exit with an error; `killed`: die by a signal; `hang`: give no sign of
-    life; `stuck`: give signs of life, but never load.
+    life, `hang once`: its successors do; `stuck`: give signs of life, but never load.
     """
     wish = Path(start.folder) / "behaviour"
     behaviour = wish.read_text() if wish.exists() else ""
@@ -144,7 +158,9 @@ async def _obey_folder(connection: AsyncConnection[ManagerToEngine], start: Star
         while True:
             connection.send(Heartbeat(0, 1000.0))
             await asyncio.sleep(start.heartbeat)
-    if behaviour == "hang":
+    if behaviour == "hang once":
+        wish.unlink()
+    if behaviour.startswith("hang"):
         connection.send(Heartbeat(0, 0.0))
         await connection.drain()
         time.sleep(3600)

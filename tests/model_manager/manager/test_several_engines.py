@@ -74,10 +74,11 @@ def test_an_engine_killed_for_good_and_all_costs_no_request(machine: Machine, mo
     client = machine.open(num_engines=2)
     eventually(lambda: len(engines_of(machine)) == 2, "two engines")
     prompts = {f"r{number}": [ANSWER, 30, number] for number in range(24)}
-    futures = {name: client.submit(prompt, SamplingParams(), request_id=name) for name, prompt in prompts.items()}
-    eventually(lambda: machine.model_status().stats.running > 0, "work")
-    victim, other = engines_of(machine)
-    os.kill(victim, signal.SIGKILL)
+    with machine.held():
+        futures = {name: client.submit(prompt, SamplingParams(), request_id=name) for name, prompt in prompts.items()}
+        eventually(lambda: machine.model_status().stats.running > 0, "work")
+        victim, other = engines_of(machine)
+        os.kill(victim, signal.SIGKILL)
     results = {name: future.result(PATIENCE).token_ids for name, future in futures.items()}
     assert results == {name: answer(prompt, 30) for name, prompt in prompts.items()}
     assert other in engines_of(machine), "the other went on"

@@ -14,6 +14,7 @@ from millrace.model_manager.wire.messages import ModelReady, OpenModel
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill
+from tests.model_manager.manager.machine import SETTINGS as OF_MANAGER
 from tests.model_manager.manager.router_world import INFO, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER
 
@@ -95,10 +96,13 @@ def test_a_client_warns_once_of_the_settings_that_it_does_not_get(
 def test_settings_of_the_manager_are_told_too(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     machine.open()
     client = machine.open(ManagerConfig(hang_timeout=30.0), max_num_seqs=16)
-    assert client.unmet == [UnmetSetting("max_num_seqs", 16, 8), UnmetSetting("hang_timeout", 30.0, 2.0)]
+    assert client.unmet == [
+        UnmetSetting("max_num_seqs", 16, 8),
+        UnmetSetting("hang_timeout", 30.0, OF_MANAGER.hang_timeout),
+    ]
     of_manager, of_model = warnings(caplog)
     assert "the manager is shared" in of_manager
-    assert "hang_timeout=2.0 (asked for: 30.0)" in of_manager
+    assert f"hang_timeout={OF_MANAGER.hang_timeout} (asked for: 30.0)" in of_manager
     assert "hang_timeout" not in of_model
 
 
