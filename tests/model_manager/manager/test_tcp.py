@@ -37,13 +37,14 @@ from millrace.model_manager.wire.errors import (
     ModelNotFound,
 )
 from millrace.model_manager.wire.manager_key import client_context, make_key
-from millrace.model_manager.wire.manager_place import manager_place
+from millrace.model_manager.wire.manager_place import ManagerPlace, manager_place
 from millrace.model_manager.wire.messages import (
     PROTOCOL,
     Adapter,
     Cancel,
     ClientMessage,
     FindAdapter,
+    GetStatus,
     Hello,
     ManagerToClient,
     Message,
@@ -60,14 +61,15 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.tcp import TcpManager, listening
 from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost, encode
 from tests.model_manager.manager.hostile_way import HostileWay
-from tests.model_manager.manager.machine import PATIENCE, SETTINGS
+from tests.model_manager.manager.machine import HASTY, PATIENCE, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
 from tests.model_manager.manager.staying_manager import StayingManager
 from tests.waiting import eventually
 
 T = TypeVar("T", ModelReady, Results)
+Answer = TypeVar("Answer", bound=Message)
 TOKENS = 20
-PARAMS = SamplingParams(max_tokens=TOKENS)
+PARAMS, LONG = SamplingParams(max_tokens=TOKENS), SamplingParams(max_tokens=3000)
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +105,24 @@ def expect_whole(futures: dict[int, Future[Output]]) -> None:
         assert future.result(PATIENCE).token_ids == answer(prompt(index), TOKENS)
 
 
-def status(settings: ManagerConfig) -> Status:
-    found = read_status(manager_place(settings))
-    assert found is not None
+def told(place: ManagerPlace, question: Message, kind: type[Answer]) -> Answer:
+    """What the manager answers, however long it takes; both sides give a handshake a few seconds."""
+
+    def ask_again() -> Answer | None:
+        with contextlib.suppress(ManagerUnavailable):
+            return ask(place, question, kind, within=PATIENCE)
+        return None
+
+    found: Answer = eventually(ask_again, "an answer")
     return found
 
 
+def status(manager: StayingManager) -> Status:
+    return told(manager_place(manager.settings()), GetStatus(), Status)
+
+
 def finished(manager: StayingManager) -> int:
-    return sum(job.finished for job in status(manager.settings()).jobs)
+    return sum(job.finished for job in status(manager).jobs)
 
 
 def closed(sock: socket.socket) -> bool:
@@ -122,7 +134,7 @@ def closed(sock: socket.socket) -> bool:
 
 
 def test_whatever_is_done_to_the_way_no_row_is_wrong_and_none_is_lost(manager: StayingManager) -> None:
-    with HostileWay(manager.address.port) as way, opened(manager.settings(way.port)) as client:
+    with HostileWay(manager.address.port) as way, opened(hasty(manager, way)) as client:
         harms: list[Callable[[], object]] = [
             way.cut,
             partial(way.change, "from"),
@@ -130,6 +142,7 @@ def test_whatever_is_done_to_the_way_no_row_is_wrong_and_none_is_lost(manager: S
             way.passes.clear,
         ]
         for number, harm in enumerate(harms):
+            long = client.submit([ANSWER, 3000], LONG, request_id=f"long {number}")  # something is always outstanding
             futures = submit(client, 12, str(number))
             futures[0].result(PATIENCE)
             connections = len(way.sent)
@@ -137,13 +150,19 @@ def test_whatever_is_done_to_the_way_no_row_is_wrong_and_none_is_lost(manager: S
             eventually(lambda before=connections: len(way.sent) > before, "another connection")  # type: ignore[misc]
             way.passes.set()
             expect_whole(futures)
-            assert way.has_changed
+            eventually(lambda: way.has_changed, "the change")
+            assert long.cancel()
         recorded, before = [bytes(sent) for sent in way.sent], finished(manager)
     for sent in recorded:
         with contextlib.closing(connected(manager)) as sock:
             sock.sendall(sent)
             assert closed(sock)
     assert finished(manager) == before, "what was recorded is no request a second time"
+
+
+def hasty(manager: StayingManager, way: HostileWay) -> ManagerConfig:
+    """Of a client that soon takes a way for dead on which nothing comes."""
+    return replace(manager.settings(way.port), hang_timeout=HASTY.hang_timeout)
 
 
 def connected(manager: StayingManager) -> socket.socket:
@@ -153,7 +172,7 @@ def connected(manager: StayingManager) -> socket.socket:
 @pytest.fixture
 def holder(manager: StayingManager) -> Iterator[tuple[Connection[ManagerToClient], str]]:
     """A connection of whoever holds the key, and the name of a model that is loaded for it."""
-    sock, tls = TcpManager(manager.address, manager.key).connect()
+    sock, tls = TcpManager(manager.address, manager.key).connect(PATIENCE)
     sock.settimeout(PATIENCE)
     connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient, tls)
     with contextlib.closing(connection):
@@ -246,7 +265,9 @@ def test_without_the_key_nobody_gets_in_and_others_notice_nothing(manager: Stayi
             assert len(begun) - len(ended) <= 32
             expect_whole(submit(another, 8, "another"))
         assert all(map(closed, begun))
-    assert {process.host for process in status(manager.settings()).processes} == {"127.0.0.1"}
+    found = read_status(manager_place(manager.settings()))
+    assert found is not None
+    assert {process.host for process in found.processes} == {"127.0.0.1"}
 
 
 def client_hello(key: Path) -> bytes:
@@ -292,8 +313,7 @@ def test_a_folder_that_a_client_names_is_not_taken_in_the_place_of_the_model(
     os.mkfifo(tmp_path / "config.json")
     for folder in (resolve(EMBEDDED_MODEL), tmp_path):
         opening = OpenModel(ModelConfig(model="/models/llama", backend="fake"), str(folder), key_digest="x")
-        answer = ask(manager_place(manager.settings()), opening, ModelFailed)
-        assert answer is not None
+        answer = told(manager_place(manager.settings()), opening, ModelFailed)
         assert answer.error.message.startswith("--model /models/llama: no such folder")
 
 
@@ -312,16 +332,14 @@ COMMANDS: list[tuple[dict[str, Any], str]] = [
 def test_a_client_over_tcp_names_no_program_and_no_variable(
     manager: StayingManager, settings: dict[str, Any], named: str
 ) -> None:
-    answer = ask(manager_place(manager.settings()), OpenModel(ModelConfig.parse(settings), ""), ModelFailed)
-    assert answer is not None
+    answer = told(manager_place(manager.settings()), OpenModel(ModelConfig.parse(settings), ""), ModelFailed)
     assert named in answer.error.message
     assert answer.error.message.endswith("leave it out, or start the manager with --allow_commands")
 
 
 def test_a_manager_that_allows_commands_takes_them(key: Path) -> None:
     with StayingManager(key, flags=["--allow_commands"]) as manager:
-        answer = ask(manager_place(manager.settings()), OpenModel(ModelConfig.parse(COMMANDS[0][0]), ""), ModelReady)
-        assert answer is not None
+        told(manager_place(manager.settings()), OpenModel(ModelConfig.parse(COMMANDS[0][0]), ""), ModelReady)
 
 
 def test_what_a_task_asks_of_vllm_is_no_command() -> None:
@@ -336,11 +354,11 @@ def test_whoever_waits_for_a_hub_that_never_answers_holds_up_nobody(key: Path, m
         with StayingManager(key) as manager:
             place = manager_place(manager.settings())
             assert isinstance(place, TcpManager)
-            sock, tls = place.connect()
+            sock, tls = place.connect(PATIENCE)
             waiting: Connection[ManagerToClient] = Connection(sock, ManagerToClient, tls)
-            for message in (Hello(PROTOCOL, 1), *(FindAdapter(f"org/{number}") for number in range(64))):
-                waiting.send(message)
-            assert ask(place, OpenModel(ModelConfig(backend="fake"), ""), ModelReady) is not None
+            for message in (Hello(PROTOCOL, 1), *(FindAdapter(f"org/{number}") for number in range(200))):
+                waiting.send(message)  # two at a time wait for the hub until they time out: all of them for long
+            told(place, OpenModel(ModelConfig(backend="fake"), ""), ModelReady)
             waiting.close()
 
 
@@ -360,11 +378,11 @@ def test_nobody_at_the_address_is_told_at_once_to_who_looks(key: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         settings = ManagerConfig(manager=f"tcp://127.0.0.1:{nobody.getsockname()[1]}", manager_key_file=str(key))
     with pytest.raises(ManagerUnavailable, match=r"^no manager answers at tcp://127.0.0.1:\d+: Connection refused$"):
-        status(settings)
+        read_status(manager_place(settings))
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_who_listens_everywhere_is_reached_by_either_version_of_ip() -> None:
     with listening(TcpAddress("::", 0)) as sock:
         for host in ("127.0.0.1", "::1"):
-            socket.create_connection((host, sock.getsockname()[1]), 5).close()
+            socket.create_connection((host, sock.getsockname()[1]), PATIENCE).close()
