@@ -12,20 +12,31 @@ from millrace.model_manager.client.election import Election
 from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.runtime import RuntimeDir
-from tests.model_manager.manager.machine import Machine, kill
+from tests.model_manager.manager.machine import PATIENCE, Machine, kill
 from tests.waiting import eventually
+
+_WAITS_AT_FIRST = """
+import pathlib, runpy, time
+started = pathlib.Path({started!r})
+if not started.exists():
+    started.touch()
+    time.sleep(3600)
+runpy.run_module("tests.model_manager.manager.stand_in_manager", run_name="__main__")
+"""
 
 
 def test_a_manager_that_is_killed_while_it_starts_is_started_again(machine: Machine) -> None:
+    started = machine.folder / "started"
+
     def kill_the_first() -> int:
-        first: int = eventually(machine.processes)[0].pid
-        assert not (machine.runtime / "manager.sock").exists(), "it does not listen yet"
-        kill(first)
-        return first
+        eventually(started.exists, "a manager that does not listen yet")
+        (first,) = machine.processes()
+        kill(first.pid)
+        return first.pid
 
     with ThreadPoolExecutor(1) as beside:
         killed = beside.submit(kill_the_first)
-        machine.open()
+        machine.open(command=("-P", "-c", _WAITS_AT_FIRST.format(started=str(started))))
     assert machine.status().pid != killed.result()
 
 
@@ -43,6 +54,6 @@ def test_a_manager_that_fails_is_told_of_at_once_and_one_that_is_killed_after_so
     program = f"import os; open({str(tmp_path / 'starts')!r}, 'a').write('x'); {end}"
     election = Election(RuntimeDir(tmp_path / "run"), ManagerConfig(), command=("-c", program))
     with pytest.raises(ManagerUnavailable, match=told):
-        election.connect(threading.Event())
+        election.connect(threading.Event(), within=PATIENCE)
     assert len((tmp_path / "starts").read_text()) == starts
     assert not (tmp_path / "run").exists(), "swept"

@@ -243,5 +243,5 @@ assert not {"torch", "transformers", "numba"} & set(sys.modules)
 def test_a_fork_after_encoding_is_silent_and_encodes_and_nothing_heavy_is_imported(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     command = [sys.executable, "-W", "error", "-c", _FORK, str(save(byte_level_bpe(), tmp_path))]
-    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert (outcome.returncode, outcome.stderr) == (0, "")

@@ -14,6 +14,12 @@ from tests.servers.otlp import collector, hanging_collector
 from tests.waiting import eventually
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector may be slower than a process waits for it at its end."""
+    monkeypatch.setattr(trace_export, "_LAST_WITHIN", 300.0)
+
+
 def test_spans_reach_the_collector_when_they_are_flushed() -> None:
     with collector() as found:
         traces = Traces(endpoint=found.url)

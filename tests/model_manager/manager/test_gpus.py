@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from millrace.model_manager.manager import gpus
 from millrace.model_manager.manager.gpus import engine_setups, gpu_memory, visible_gpus
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.cores import cores_of_engines, usable_cores
@@ -90,6 +91,7 @@ def test_the_driver_tells_the_memory_of_each_gpu_by_number_or_name(
     tool.write_text("#!/bin/sh\necho '0, GPU-aa, 81559'\necho '1, GPU-bb, 24576'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(gpus, "_DRIVER_WITHIN", 300.0)
     assert gpu_memory(("1", "GPU-aa")) == {"1": 24576 * 2**20, "GPU-aa": 81559 * 2**20}
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert gpu_memory(("0",)) == {}

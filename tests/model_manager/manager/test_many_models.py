@@ -200,7 +200,7 @@ def test_shuffled_requests_to_more_models_than_fit_are_all_answered_and_each_mod
     ]
     for number, future in enumerate(futures):
         assert future.result(PATIENCE).token_ids == answer([ANSWER, 2, number % 50], 2)
-    assert all(model.loads <= 4 for model in machine.status().models)
+    assert all(model.loads <= 8 for model in machine.status().models)
     assert sum(bool(model.pids) for model in machine.status().models) <= 2
 
 

@@ -17,13 +17,14 @@ import pytest
 
 from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.manager import template as template_module
 from millrace.model_manager.manager.launching import Launcher
 from millrace.model_manager.manager.template import ForkedProcess, Template
-from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import PATIENCE, Machine, kill
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a forked process becomes the manager's child on Linux")
@@ -35,6 +36,8 @@ _BROKEN = (sys.executable, "-c", "raise SystemExit('no torch')")
 @pytest.fixture
 def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
     monkeypatch.setattr(template_module, "TEMPLATE_COMMAND", _STAND_IN)
+    monkeypatch.setattr(template_module, "_READY_WITHIN", PATIENCE)
+    monkeypatch.setattr(template_module, "_FORKED_WITHIN", PATIENCE)
     made = Template()
     yield made
     made.close()
@@ -163,10 +166,14 @@ def test_whoever_is_killed_requests_are_answered_and_nothing_is_left(machine: Ma
 def test_a_manager_started_ahead_imports_what_forked_engines_need(
     machine: Machine, backend: str, imported: set[str]
 ) -> None:
-    start_manager(RuntimeDir(machine.runtime), machine.config(backend=backend), ManagerConfig(linger=2))
-    (manager,) = eventually(machine.processes)
-    if imported:
-        eventually(lambda: {each.name() for each in manager.children()} == imported)
-    machine.open(ManagerConfig(linger=0.1), command=MANAGER_COMMAND, backend=backend)
-    assert machine.status().pid == manager.pid
-    assert {each.name() for each in manager.children() if each.pid != machine.engine_pid()} == imported
+    runtime = RuntimeDir(machine.runtime)
+    start_manager(runtime, machine.config(backend=backend), SETTINGS.parse({"linger": 600.0}))
+    try:
+        manager, *_ = eventually(machine.processes)  # a child of its may look like it for a moment
+        if imported:
+            eventually(lambda: {each.name() for each in manager.children()} == imported)
+        with machine.open(command=MANAGER_COMMAND, backend=backend):
+            assert machine.status().pid == manager.pid
+            assert {each.name() for each in manager.children() if each.pid != machine.engine_pid()} == imported
+    finally:
+        stop_models(runtime)

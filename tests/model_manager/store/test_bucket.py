@@ -224,6 +224,6 @@ def test_missing_credentials_are_named(tmp_path: Path) -> None:
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     environment = kept | {"HOME": str(tmp_path), "NO_GCE_CHECK": "true"}
     command = [sys.executable, "-m", resolving_process.__name__, "gs://some-bucket/model"]
-    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     assert json.loads(outcome.stdout)["kind"] == ModelError.__name__
     assert "GOOGLE_APPLICATION_CREDENTIALS" in outcome.stdout

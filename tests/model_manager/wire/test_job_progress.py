@@ -121,4 +121,4 @@ def test_a_pipe_in_its_place_makes_nobody_wait(tmp_path: Path) -> None:
         f"from {running_jobs.__module__} import running_jobs\n"
         f"assert not running_jobs(Path({str(tmp_path)!r}))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
