@@ -162,19 +162,22 @@ def test_an_answer_without_end_is_not_read(servers: Servers, monkeypatch: pytest
 def test_a_server_that_does_not_answer_in_time_fails_the_row_alone(servers: Servers) -> None:
     server = servers.start(lambda prompt, _tries: "wait" if prompt == "slow" else None)
     with engine_for(server.url, timeout=0.2, retries=1) as engine:
-        found = answers(engine, ["slow", "fast"])
+        for _ in range(20):  # on a busy machine the other answer may come too late as well
+            found = answers(engine, ["slow", "fast"])
+            assert "no answer in time" in refusal(found["slow"])[1]
+            if isinstance(found["fast"], Output):
+                break
     assert text(found["fast"]) == "<fast>"
-    assert "no answer in time" in refusal(found["slow"])[1]
 
 
 def test_a_deadline_and_an_abort_end_a_request_that_its_server_holds(servers: Servers) -> None:
     server = servers.start(lambda _prompt, _tries: "wait")
     with engine_for(server.url) as engine:
-        engine.add(asked("late", deadline=0.1))
         engine.add(asked("unwanted"))
-        while server.in_flight < 2 and "late" not in server.tries:
+        while not server.in_flight:
             engine.step()
         engine.abort("unwanted")
+        engine.add(asked("late", deadline=0.1))
         engine.abort("never heard of")
         found = drained(engine)
     assert refusal(found["late"]) == ("DeadlineExceeded", "no token after deadline=0.1 seconds")

@@ -147,20 +147,23 @@ def test_a_message_that_is_too_large_is_that_rows_failure(
 def test_a_server_that_does_not_answer_in_time_fails_the_row_alone(servers: GrpcServers) -> None:
     server = servers.start(lambda prompt, _tries: "wait" if prompt == "slow" else None)
     with engine_for(server.url, dialect="kserve", timeout=0.2, retries=1) as engine:
-        found = answers(engine, ["slow", "fast"])
+        for _ in range(20):  # on a busy machine the other answer may come too late as well
+            found = answers(engine, ["slow", "fast"])
+            assert "DEADLINE_EXCEEDED" in refusal(found["slow"])[1]
+            if isinstance(found["fast"], Output):
+                break
         server.release.set()
     assert text(found["fast"]) == "<fast>"
-    assert "DEADLINE_EXCEEDED" in refusal(found["slow"])[1]
 
 
 def test_a_deadline_and_an_abort_end_a_request_that_its_server_holds(servers: GrpcServers) -> None:
     server = servers.start(lambda _prompt, _tries: "wait")
     with engine_for(server.url, dialect="kserve") as engine:
-        engine.add(asked("late", deadline=0.1))
         engine.add(asked("unwanted"))
-        while server.in_flight < 2 and "late" not in server.tries:
+        while not server.in_flight:
             engine.step()
         engine.abort("unwanted")
+        engine.add(asked("late", deadline=0.1))
         found = drained(engine)
         server.release.set()
     assert refusal(found["late"]) == ("DeadlineExceeded", "no token after deadline=0.1 seconds")
@@ -337,7 +340,10 @@ def test_requests_of_an_inference_process_that_is_killed_are_sent_again(machine:
     )
     futures = {str(index): client.submit(str(index), SamplingParams(), request_id=str(index)) for index in range(40)}
     answered = len(futures) - len(held)
-    eventually(lambda: sum(each.done() for each in futures.values()) == answered, "all but those that are held")
+    eventually(
+        lambda: server.in_flight == len(held) and sum(each.done() for each in futures.values()) == answered,
+        "all but those that are held",
+    )
     kill(machine.engine_pid())
     found = {name: future.result(PATIENCE) for name, future in futures.items()}
     assert {name: output.text for name, output in found.items()} == {name: text_for(name) for name in futures}
