@@ -18,7 +18,7 @@ from tests.model_manager.manager.containers import Container, containers
 from tests.model_manager.manager.staying_manager import ROOT, StayingManager
 from tests.waiting import eventually
 
-ROWS = 200
+ROWS = 1000
 TOKENS = 12
 
 
@@ -67,6 +67,11 @@ def test_a_job_goes_on_over_a_killed_manager_and_a_cut_cable(tmp_path: Path, mon
             for each in (here, there):
                 eventually(lambda end=each: connections(end) == 0, "the end of a connection that nobody answers")  # type: ignore[misc]
             there.run("ip", "link", "set", "cable", "up")
+            cut = len(written(here))
+            eventually(lambda: len(written(here)) > cut, "rows over the cable")
+            monkeypatch.delenv("MILLRACE_FAKE_STEP_SECONDS")  # the rest need not last
+            manager.kill()
+            manager.start()
             assert running.wait() == 0
         assert written(here) == {name: [text] for name, text in expected.items()}
 
