@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +18,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_PORTS = itertools.cycle(random.SystemRandom().sample(range(20_000, 32_000), 12_000))
+"""Each process has its own order, and gets none twice soon."""
 
 
 @contextlib.contextmanager
@@ -75,8 +79,9 @@ def listening(pid: int | None = None) -> set[tuple[str, int]]:
 
 
 def free_port() -> int:
-    """A port that nobody used a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody used a moment ago, and that the kernel gives to nobody who asks for any."""
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("there are always more")
