@@ -72,7 +72,7 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
     monkeypatch.setenv(_MARK, found.name)
     try:
         yield found
-        eventually(lambda: not found.left(), f"the end of {[process.cmdline()[:3] for process in found.left()]}")
+        eventually(lambda: not found.left(), "the end of all that the test started")
     finally:
         found.kill()
 

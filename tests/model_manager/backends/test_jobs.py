@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -29,7 +29,7 @@ from tests.model_manager.backends.real_servers import (
     serve_config,
 )
 from tests.model_manager.backends.scenarios import PATIENCE
-from tests.pipelines.job.job_processes import all_at_once, engines_of, ids, in_full_swing, nothing_is_left
+from tests.pipelines.job.job_processes import all_at_once, engines_of, ids, nothing_is_left
 from tests.runtime_folders import status_of
 from tests.servers.processes import free_port
 from tests.waiting import eventually
@@ -43,6 +43,7 @@ FLAGS = {
 }
 """Flags of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
 SERVERS = ("llama-server", "triton", "ray")
+T = TypeVar("T")
 
 __all__ = ["ray_folder"]
 
@@ -118,7 +119,7 @@ def subject(
     """Over the embedded model, where it is an engine for models."""
     name: str = request.param
     folder = tmp_path_factory.mktemp("models")
-    ends = ["--hang_timeout=5", "--linger=0.5", "--orphan_grace=0.5"]
+    ends = ["--linger=0.5", "--orphan_grace=0.5"]
     if name in SERVERS:
         return Subject([*ends, *server_flags(name, folder)], is_server=True, has_model=name not in ("triton", "ray"))
     engine_python(name)
@@ -181,33 +182,43 @@ def nothing_at_all_is_left(runtime: Path) -> None:
     eventually(lambda: not [*conversions.glob("*.unfinished")], "the end of conversions")
 
 
-def successor(subject: Subject, runtime: Path, former: int) -> int:
-    """Wait until another process has finished requests; its pid."""
-    before = finished(runtime)
+@contextlib.contextmanager
+def stopped_once(job: subprocess.Popen[str], reached: Callable[[], T | None]) -> Iterator[T]:
+    """In the block the job does nothing, so it is not over: from when `reached` gives something, which is given."""
 
-    def found() -> int | None:
-        pid = subject.pid(runtime)
-        return pid if pid != former and finished(runtime) > before else None
+    def look() -> T | None:
+        job.send_signal(signal.SIGSTOP)
+        if (found := reached()) is None:
+            job.send_signal(signal.SIGCONT)
+        return found
 
-    pid: int = eventually(found, "another process answers")
-    return pid
+    try:
+        yield eventually(look, "the point at which the job is to be stopped")
+    finally:
+        job.send_signal(signal.SIGCONT)
 
 
-def finished(runtime: Path) -> int:
+def answering(subject: Subject, runtime: Path, rows: int, former: int | None = None) -> int | None:
+    """The pid of a process that is not the former one, once so many rows are answered; None before."""
+    pid = subject.pid(runtime)
+    return pid if pid != former and sum(finished(runtime)) >= rows else None
+
+
+def finished(runtime: Path) -> list[int]:
+    """How many rows of each job are answered."""
     status = status_of(runtime)
-    return sum(counted.finished for counted in status.jobs) if status else 0
+    return [counted.finished for counted in status.jobs] if status else []
 
 
 def test_rows_have_their_own_parameters_and_outlive_a_dead_and_a_hung_engine(
     runtime: Path, tmp_path: Path, subject: Subject
 ) -> None:
-    with job(tmp_path / "out", ROWS, subject) as process:
-        in_full_swing(runtime)
-        first = subject.pid(runtime)
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        second = successor(subject, runtime, first)
-        os.kill(second, signal.SIGSTOP)
+    with job(tmp_path / "out", ROWS, subject, "--hang_timeout=5") as process:
+        with stopped_once(process, lambda: answering(subject, runtime, 10)) as first:
+            os.kill(first, signal.SIGKILL)
+            more = sum(finished(runtime)) + 1
+        with stopped_once(process, lambda: answering(subject, runtime, more, former=first)) as second:
+            os.kill(second, signal.SIGSTOP)
         complete(process, tmp_path / "out", ROWS, subject)
     assert not psutil.pid_exists(second)
     nothing_at_all_is_left(runtime)
@@ -216,11 +227,15 @@ def test_rows_have_their_own_parameters_and_outlive_a_dead_and_a_hung_engine(
 def test_two_jobs_share_an_engine_and_one_that_was_interrupted_is_resumed(
     runtime: Path, tmp_path: Path, subject: Subject
 ) -> None:
-    with job(tmp_path / "a", ROWS // 2, subject) as first, job(tmp_path / "b", ROWS, subject) as second:
+    patient = "--hang_timeout=60"
+    with (
+        job(tmp_path / "a", ROWS // 2, subject, patient) as first,
+        job(tmp_path / "b", ROWS, subject, patient) as second,
+    ):
         all_at_once(runtime, [first, second])
-        in_full_swing(runtime, jobs=2)
-        (shared,) = engines_of(runtime)
-        second.send_signal(signal.SIGINT)
+        with stopped_once(second, lambda: sum(rows >= 10 for rows in finished(runtime)) == 2 or None):
+            (shared,) = engines_of(runtime)
+            second.send_signal(signal.SIGINT)
         second.communicate(timeout=PATIENCE)
         assert second.returncode == 130
         complete(first, tmp_path / "a", ROWS // 2, subject)

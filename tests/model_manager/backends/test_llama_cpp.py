@@ -27,6 +27,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.gguf_files import Format, write_gguf
 from tests.model_manager.backends.scenarios import CAPITALS, PATIENCE, SUMS, Case, Running, Scenarios
 from tests.model_manager.backends.scenarios import running as both_engines
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.engines
 
@@ -99,7 +100,7 @@ class TestLlamaCpp(Scenarios):
         found = [future.result(PATIENCE) for future in asked]
         assert [each.num_generated for each in found] == [200] * len(CAPITALS)
         assert sum(one.text != other.text for one, other in zip(found, whole, strict=True)) <= CASE.differ
-        assert running.engine_pid() != pid
+        eventually(lambda: running.engine_pid() != pid, "another engine")
 
     def test_conversations_go_through_the_files_own_template(self, running: Running) -> None:
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": CAPITALS[0]}]
@@ -149,12 +150,17 @@ class TestLlamaCpp(Scenarios):
 
     def test_requests_of_a_lower_number_go_first(self, running: Running) -> None:
         order: list[int] = []
-        lengths = [500, 540, 580, *[620] * 5]  # all run until the others wait
-        asked = [running.submit(CAPITALS[0], max_tokens=length, ignore_eos=True) for length in lengths]
-        for priority in (5, 5, 5, 1, 1, 1):
-            future = running.submit(CAPITALS[1], priority=priority, max_tokens=40, ignore_eos=True)
-            future.add_done_callback(lambda _, priority=priority: order.append(priority))  # type: ignore[misc]
-            asked.append(future)
+        lengths = [500, 540, 580, *[620] * 5]
+        pid = running.engine_pid()
+        os.kill(pid, signal.SIGSTOP)  # until all of them wait
+        try:
+            asked = [running.submit(CAPITALS[0], max_tokens=length, ignore_eos=True) for length in lengths]
+            for priority in (5, 5, 5, 1, 1, 1):
+                future = running.submit(CAPITALS[1], priority=priority, max_tokens=40, ignore_eos=True)
+                future.add_done_callback(lambda _, priority=priority: order.append(priority))  # type: ignore[misc]
+                asked.append(future)
+        finally:
+            os.kill(pid, signal.SIGCONT)
         for future in asked:
             future.result(PATIENCE)
         assert order == [1, 1, 1, 5, 5, 5]

@@ -82,12 +82,14 @@ def expect_the_same_after_a_kill(client: EngineClient, family: Family) -> None:
         ]
 
     whole = [future.result(PATIENCE) for future in submitted("whole")]
-    disturbed = submitted("disturbed")
-    wait(disturbed, PATIENCE, FIRST_COMPLETED)
-    kill(main_process(family, "vllm.entrypoints.openai.api_server"))
-    found = [future.result(PATIENCE) for future in disturbed]
-    assert [each.num_generated for each in found] == [each.num_generated for each in whole]
-    cut = [each for each in found if each.setbacks]
+    for number in range(5):  # on a busy machine the server may be far ahead of its kill
+        disturbed = submitted(f"disturbed {number}")
+        wait(disturbed, PATIENCE, FIRST_COMPLETED)
+        kill(main_process(family, "vllm.entrypoints.openai.api_server"))
+        found = [future.result(PATIENCE) for future in disturbed]
+        assert [each.num_generated for each in found] == [each.num_generated for each in whole]
+        if cut := [each for each in found if each.setbacks]:
+            break
     assert cut, "every answer was there before the server was killed"
     assert all(each.recomputed_tokens > each.prompt_tokens for each in cut), "the second server was given no tokens"
     different = [(one.text, other.text) for one, other in zip(found, whole, strict=True) if one.text != other.text]
