@@ -48,7 +48,8 @@ status._END_WITHIN = 300.0
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote")
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    os.environ["MILLRACE_RUNTIME_DIR"] = f"{runtime_dir()}-{worker}"
+    run = os.environ["PYTEST_XDIST_TESTRUNUID"][:8]  # another run may be under way
+    os.environ["MILLRACE_RUNTIME_DIR"] = f"{runtime_dir()}-{run}-{worker}"
     share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
@@ -67,14 +68,15 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
 
 
 def group(test: str) -> str:
-    """The servers of a test's runner, the engine of a job over one, the kernels of a step, or the file."""
+    """The servers of a test's runner, the engine or server of a job over one, the kernels of a step, or the file."""
     if test.startswith(("tests/runners/test_kills", "tests/runners/test_kafka_on_flink")):
         return "flink"
     if test.startswith("tests/model_manager/engine/cpu/"):
         return "kernels"  # which two processes would compile at once
     runner = re.match(r"tests/runners/.*\[(flink-embedded|flink|prism|direct)", test)
     engine = re.match(r"tests/model_manager/backends/test_jobs\.py.*\[(\w+)\]", test)
-    found = runner or engine
+    server = re.match(r"tests/model_manager/backends/test_(triton|ray)", test)
+    found = runner or engine or server
     return found[1] if found else test.partition("::")[0]
 
 

@@ -41,11 +41,24 @@ DIALECTS = (("http", "triton"), ("http", "kserve"), ("grpc", "kserve"))
 
 @pytest.fixture(autouse=True)
 def _no_files_left() -> Iterator[None]:
-    """Triton that is killed leaves its shared memory and a folder, whose names it makes up."""
+    """Triton that is killed leaves its shared memory and a folder, whose names it makes up. What another process has
+    mapped is that process's.
+    """
     before = _files()
     yield
     for path in _files() - before:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif not _is_mapped(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_mapped(path: Path) -> bool:
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            if str(path) in maps.read_text(errors="replace"):
+                return True
+    return False
 
 
 def _files() -> set[Path]:
