@@ -77,7 +77,7 @@ def _size(size: dict[str, Any], roles: tuple[str, ...]) -> list[str]:
         f"{size['rows_per_s']:,.0f}",
         "–" if further is None else f"{further:.2f}",
         *(f"{size['peak_mb'][role]:,.0f}" for role in roles),
-        *(f"{slopes[role]:.1f}" if role in slopes else "–" for role in roles),
+        *(f"{round(slopes[role], 1) + 0:.1f}" if role in slopes else "–" for role in roles),  # + 0: no minus zero
     ]
 
 

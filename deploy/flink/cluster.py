@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import shutil
 import socket
 import urllib.error
@@ -125,12 +126,17 @@ def task_managers_known(cluster: Cluster) -> int:
 
 
 def free_ports() -> dict[str, int]:
-    """Ports of the loopback interface that nobody has now, no two the same: all are held until the last is found."""
-    with contextlib.ExitStack() as held:
-        sockets = {name: held.enter_context(socket.socket()) for name in PORTS}
-        for sock in sockets.values():
-            sock.bind(("127.0.0.1", 0))
-        return {name: int(sock.getsockname()[1]) for name, sock in sockets.items()}
+    """Ports of the loopback interface that nobody has now, below those that the kernel gives to connections."""
+    ports = random.SystemRandom().sample(range(20_000, 32_000), 1000)
+    free = (port for port in ports if _is_free(port))
+    return {name: next(free) for name in PORTS}
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as sock:
+        sock.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def listens(host: str, port: int) -> bool:

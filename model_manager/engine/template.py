@@ -8,6 +8,7 @@ forked process still chooses its threads and GPUs. The manager becomes its paren
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import gc
 import json
@@ -45,9 +46,10 @@ def main() -> int:
     if not _is_alone():
         return 1  # a fork would copy none of the other threads, and what they held would stay locked
     manager.send(READY)
-    has_all = False
+    messages, has_all = select.poll(), False
+    messages.register(manager, select.POLLIN)
     while True:
-        if not has_all and not select.select([manager], [], [], _IDLE)[0]:
+        if not has_all and not messages.poll(1000 * _IDLE):
             _import_transformers()
             has_all = True
             if not _is_alone():
@@ -72,7 +74,7 @@ def _is_alone() -> bool:
 
 
 def _import() -> Callable[[], bool]:
-    """Returns what says whether the sources are still those that were imported."""
+    """Returns what says whether the code is still what was imported."""
     _import_numpy()
     from . import load, process  # noqa: F401
     from .this_process import give_back
@@ -80,9 +82,9 @@ def _import() -> Callable[[], bool]:
     load.import_engine()
     _import_at_load()
     give_back()
-    from .loading.kept_files import engine_code, hash_of_sources
+    from .loading.kept_files import engine_code, hash_of_code
 
-    return lambda: engine_code() == hash_of_sources()
+    return lambda: engine_code() == hash_of_code()
 
 
 def _import_numpy() -> None:
@@ -109,12 +111,13 @@ def _import_at_load() -> None:
 def _import_transformers() -> None:
     """Models that were checked before do without it, so it does not delay the first engine."""
     from .loading.config_classes import import_config_checks
+    from .this_process import give_back
 
-    gc.unfreeze()
-    import_config_checks()
-    from transformers import AutoConfig  # noqa: F401
-
+    with contextlib.suppress(ImportError):  # an engine whose model needs it says so
+        import_config_checks()
+        from transformers import AutoConfig  # noqa: F401
     gc.freeze()
+    give_back()
 
 
 def _fork() -> int:

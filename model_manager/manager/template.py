@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 TEMPLATE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.template")
 _READY_WITHIN = 60.0
 """Seconds for the template to import torch, on a machine that may be very busy."""
-_FORKED_WITHIN = 10.0
+_FORKED_WITHIN = 60.0
+"""Seconds for a fork: the template may just import what only some models need."""
 _MOST_FAILURES = 2
 _ROOM = 256
 """Bytes of an engine's arguments that ps can show, beside those of the template."""

@@ -79,5 +79,6 @@ def nothing_is_left(runtime: Path) -> None:
 
 
 def no_manager_is_left(runtime: Path) -> None:
-    """Wait until no manager and no engine runs, and the runtime folder is gone. An SDK worker may be left."""
+    """Wait until no manager and no engine runs, and the runtime folder is gone; one SDK worker may be left."""
     until(lambda: not runtime.exists() and not workers_and_engines(runtime, ("model_manager.",)), "the manager ends")
+    until(lambda: len(workers_and_engines(runtime, ("sdk_worker",))) <= 1, "the workers end")

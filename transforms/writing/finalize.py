@@ -56,7 +56,7 @@ class PlanFiles(beam.DoFn):
         pane: Any = beam.DoFn.PaneInfoParam,
     ) -> Iterator[PlannedFile]:
         kind, shards = element
-        groups = grouped(sorted(shards, key=lambda shard: shard.path), self._num_shards)
+        groups = grouped(sorted(shards, key=lambda shard: (-shard.size, shard.path)), self._num_shards)
         for index, group in enumerate(groups):
             path = self._files.path(kind, window, pane, index, len(groups))
             yield PlannedFile(kind, path, [shard.path for shard in group], sum(shard.rows for shard in group))

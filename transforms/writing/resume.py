@@ -6,7 +6,8 @@ import csv
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 import apache_beam as beam
@@ -28,6 +29,7 @@ from ..files.object_reads import open_file
 from .csv_rows import read_csv
 from .output_files import OutputFiles, output_and_format
 from .output_rows import write_rows
+from .shards import FULL_BYTES
 
 _MAX_LINE = 1 << 30
 _DIGEST = 16
@@ -201,13 +203,13 @@ def count_completed(output: str) -> int:
 
 
 def salvage(files: OutputFiles, output_format: OutputFormat, schema: pa.Schema | None = None) -> int:
-    """Make a finished shard of the complete rows of an interrupted run, each once; returns how many there were."""
+    """Make files of the complete rows of an interrupted run, each once; returns how many there were."""
     left = files.interrupted("completions")
     if left:
         known = {_entry(row) for path in files.current("completions") for row in completed_rows(path)}
         label = files.next_label() if files.existing("completions") else ""
-        target = files.shard("completions", [label, "salvaged"], 0, 1, output_format)
-        count = _write_salvaged(files, _new_rows(left, known), target, schema)
+        name = partial(files.shard, "completions", [label, "salvaged"], extension=output_format)
+        count = _write_salvaged(files, _new_rows(left, known), name, schema)
     files.clear(keep_mark=True)
     return count if left else 0
 
@@ -230,10 +232,29 @@ def _complete_row(line: bytes) -> _Row | None:
         return None
 
 
-def _write_salvaged(files: OutputFiles, rows: Iterator[bytes], target: str, schema: pa.Schema | None) -> int:
-    built = FileSystems.join(files.temporary, f"building-{uuid.uuid4().hex}")
-    with create(built) as stream:
-        count = write_rows(rows, stream, target, schema)
-    if count:
-        rename(built, target)
+def _write_salvaged(
+    files: OutputFiles, rows: Iterator[bytes], name: Callable[[int, int], str], schema: pa.Schema | None
+) -> int:
+    """`name`: the path of a file, by its number and how many there are."""
+    built, count = [], 0
+    for part in _parts(rows):
+        built.append(FileSystems.join(files.temporary, f"building-{uuid.uuid4().hex}"))
+        with create(built[-1]) as stream:
+            count += write_rows(part, stream, name(0, 1), schema)
+    for number, path in enumerate(built):
+        rename(path, name(number, len(built)))
     return count
+
+
+def _parts(rows: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
+    """The rows of one file after the other; each is to be read before the next."""
+    for first in rows:
+        yield _part(first, rows)
+
+
+def _part(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    size = len(first)
+    while size < FULL_BYTES and (row := next(others, None)) is not None:
+        size += len(row)
+        yield row

@@ -1,6 +1,6 @@
 """Temporary shards: rows are appended as they come, flushed on a disk at once, so that an interrupted run keeps them.
 
-Object stores cannot append: there, a shard appears when its bundle ends.
+Object stores cannot append: there, a shard appears when it is full, or when its bundle ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model's parts, for architectures that the compiled step knows: norms, products, attention.
 
-A layer is x += attention(norm(x)); x += mlp(norm(x)). Read from a transformers config alone: names and shapes of
-parameters, as transformers saves them; no parameter itself.
+A layer is x += attention(norm(x)); x += mlp(norm(x)). Read from a transformers config alone, or from its fields as
+they were kept: names and shapes of parameters, as transformers saves them; no parameter itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from .matrix_ops import Epilogue
 from .row_ops import Norm
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
+COMPUTED_ROPE = "computed_rope"
+"""Field of a kept config that holds its Rope."""
 _OPT_NORM_EPSILON = 1e-5
 _OPT_POSITION_OFFSET = 2
 
@@ -245,7 +247,7 @@ def _windows(config: Any) -> list[int | None]:
 
 def _rope(config: Any) -> Rope | None:
     """As transformers makes it from the config, or has made it before; None for a model with several."""
-    if isinstance(computed := getattr(config, "computed_rope", None), Rope):
+    if isinstance(computed := getattr(config, COMPUTED_ROPE, None), Rope):
         return computed
     parameters = config.rope_parameters
     kind = parameters.get("rope_type")

@@ -80,7 +80,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Check a model's folder; raises ModelNotFound, ModelCorrupt or ModelUnsupported, saying which file and why."""
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"{folder} holds no config.json, so it is not a model's folder")
-    kept = KeptConfig(folder)
+    try:
+        kept = KeptConfig(folder)
+    except OSError as error:
+        raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
     whole: Any = kept.read() or _read_config(folder)
     text = text_part(whole)
     config = text or whole

@@ -18,13 +18,12 @@ import msgspec
 import torch
 
 from ...store.cache_folder import cache_folder
-from ..cpu.decoder_plan import DecoderPlan, Rope
-from .kept_files import forget_oldest, surroundings, write_whole
+from ..cpu.decoder_plan import COMPUTED_ROPE, DecoderPlan, Rope
+from .kept_files import evict_oldest, surroundings, write_atomically
 
 log = logging.getLogger(__name__)
 
 _FOLDER = "configs"
-_ROPE = "computed_rope"
 _ELSEWHERE = {"configuration_files", "attribute_map"}
 """Fields that name other files to read, or other names of fields."""
 _PLAIN = (str, int, float, bool, list, dict, type(None))
@@ -60,8 +59,8 @@ class KeptConfig:
         if checksum != _checksum(content):
             return None
         fields = json.loads(content)
-        if rope := fields[_ROPE]:
-            fields[_ROPE] = Rope(torch.tensor(rope[0]), rope[1])
+        if rope := fields[COMPUTED_ROPE]:
+            fields[COMPUTED_ROPE] = Rope(torch.tensor(rope[0]), rope[1])
         return PlainConfig(fields)
 
     def keep(self, architecture: str, config: Any, plan: DecoderPlan) -> None:
@@ -70,17 +69,17 @@ class KeptConfig:
             return
         fields: dict[str, Any] = {name: value for name, value in vars(config).items() if isinstance(value, _PLAIN)}
         fields["architectures"] = [architecture]
-        fields[_ROPE] = plan.rope and [plan.rope.inverse_frequencies.tolist(), plan.rope.scale]
+        fields[COMPUTED_ROPE] = plan.rope and [plan.rope.inverse_frequencies.tolist(), plan.rope.scale]
         try:
-            if self._says_all():
+            if self._is_self_contained():
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 content = json.dumps(fields).encode()
-                write_whole(self._file, _checksum(content) + b"\n" + content)
-                forget_oldest(self._file.parent)
+                write_atomically(self._file, _checksum(content) + b"\n" + content)
+                evict_oldest(self._file.parent)
         except (OSError, TypeError, ValueError) as error:  # a field may hold what is no JSON
             log.warning("the config of this model is read anew at its next start: %s: %s", self._file, error)
 
-    def _says_all(self) -> bool:
+    def _is_self_contained(self) -> bool:
         """Whether config.json is what it was before it was read, and holds all that transformers goes by."""
         content = (self._folder / "config.json").read_bytes()
         return _file_of(self._folder) == self._file and not _ELSEWHERE & json.loads(content).keys()

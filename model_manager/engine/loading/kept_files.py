@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 _MOST_KEPT = 1024
+_LIBRARIES = ("torch", "transformers")
 _ENGINE = Path(__file__).parents[1]
 
 
@@ -26,26 +27,34 @@ def surroundings(folder: Path) -> dict[str, Any]:
         "config": hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
         "code": engine_code(),
         "torch": str(torch.__version__),
-        "transformers": version("transformers"),  # to import it takes half a second
+        "transformers": _transformers_version(),
         "processor": sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
     }
 
 
 @cache
+def _transformers_version() -> str:
+    return version("transformers")  # to import it takes half a second
+
+
+@cache
 def engine_code() -> str:
-    """The hash of the engine's sources as this process, or the one that forked it, first read them."""
-    return hash_of_sources()
+    """The hash of the code as this process, or the one that forked it, first read it."""
+    return hash_of_code()
 
 
-def hash_of_sources() -> str:
-    """A hash of the engine's sources as they are now: a version says nothing while they are being changed."""
-    digest = hashlib.sha256()
+def hash_of_code() -> str:
+    """A hash of the engine's sources and its libraries' versions as they are now.
+
+    A version of the engine says nothing while its sources are being changed. Libraries are not imported for it.
+    """
+    digest = hashlib.sha256(repr([version(name) for name in _LIBRARIES]).encode())
     for source in sorted(_ENGINE.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
-def write_whole(file: Path, content: bytes) -> None:
+def write_atomically(file: Path, content: bytes) -> None:
     """Write all or nothing, whoever reads the file meanwhile."""
     descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
     try:
@@ -57,7 +66,7 @@ def write_whole(file: Path, content: bytes) -> None:
         raise
 
 
-def forget_oldest(folder: Path) -> None:
+def evict_oldest(folder: Path) -> None:
     """Remove files beyond the last written ones of a folder."""
     kept = sorted(_with_times(folder))
     for _, file in kept[:-_MOST_KEPT]:

@@ -17,7 +17,7 @@ import numba
 import torch
 
 from ...store.cache_folder import cache_folder
-from .kept_files import forget_oldest, surroundings, write_whole
+from .kept_files import evict_oldest, surroundings, write_atomically
 from .placement import Placement
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class KeptPass:
         """Remember the pass; another process may write the same at the same time."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, self._content)
-            forget_oldest(self._file.parent)
+            write_atomically(self._file, self._content)
+            evict_oldest(self._file.parent)
         except OSError as error:
             log.warning("the checks of this model run again at its next start: %s: %s", self._file, error)
 

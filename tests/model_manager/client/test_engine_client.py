@@ -273,7 +273,7 @@ def test_no_more_is_outstanding_than_the_engine_can_hold_and_look_ahead(
     futures = []
     for index in range(40):
         futures.append(client.submit([ANSWER, 5, index], SHORT, request_id=str(index)))
-        outstanding.append(client._session._ledger.in_use)  # an answer's credit is free before its future is done
+        outstanding.append(machine.model_status().outstanding)  # an answer's credit is free before its future is done
     assert max(outstanding) <= 8
     assert all(future.result(PATIENCE) for future in futures)
 

@@ -161,7 +161,7 @@ def test_whatever_is_done_to_the_way_no_row_is_wrong_and_none_is_lost(manager: S
 
 
 def hasty(manager: StayingManager, way: HostileWay) -> ManagerConfig:
-    """Of a client that soon takes a way for dead on which nothing comes."""
+    """A client that soon takes a way for dead on which nothing comes."""
     return replace(manager.settings(way.port), hang_timeout=HASTY.hang_timeout)
 
 

@@ -16,6 +16,7 @@ from tests.json_lines import rows_of
 from tests.runtime_folders import processes_of, status_of
 from tests.waiting import eventually
 
+_TRIES = 20
 _ENGINE = "millrace.model_manager.engine.process"
 
 
@@ -41,11 +42,9 @@ def all_at_once(runtime: Path, jobs: Sequence[subprocess.Popen[str]]) -> set[int
             os.kill(pid, signal.SIGCONT)
 
 
-def in_full_swing(runtime: Path, output: Path | None = None, jobs: int = 1) -> dict[str, int]:
-    """Wait until so many jobs have finished some of their requests, few of all, and rows are written to `output`; the
-    pids of manager and engine.
-    """
-    pids: dict[str, int] = eventually(lambda: _pids(runtime, output, jobs), "some rows are answered")
+def in_full_swing(runtime: Path, output: Path) -> dict[str, int]:
+    """Wait until a job has answered some rows, and written some to `output`; the pids of manager and engine."""
+    pids: dict[str, int] = eventually(lambda: _pids(runtime, output), "some rows are answered")
     return pids
 
 
@@ -58,7 +57,7 @@ def caught(
 
     A job that was over before anybody looked is started anew, with nothing left of the first.
     """
-    while True:
+    for _ in range(_TRIES):
         with start() as process:
             if pids := _middle(process, runtime, output, rows):
                 try:
@@ -69,6 +68,7 @@ def caught(
             assert process.returncode == 0, process.communicate()
         stop_models(runtime)
         shutil.rmtree(output)
+    raise AssertionError("each time the job was over before anybody had looked")
 
 
 def go_on(*pids: int) -> None:
@@ -78,12 +78,11 @@ def go_on(*pids: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def _pids(runtime: Path, output: Path | None, jobs: int = 1) -> dict[str, int] | None:
-    """Of manager and engine, once jobs are in full swing. A manager has answers before their job has written them."""
-    shards = output.glob("c.tmp/*/completions-*.jsonl") if output else ()
-    wrote = output is None or any(path.stat().st_size for path in shards)
+def _pids(runtime: Path, output: Path) -> dict[str, int] | None:
+    """The pids of manager and engine, once a job is in full swing: a manager has answers before they are written."""
+    wrote = any(path.stat().st_size for path in output.glob("c.tmp/*/completions-*.jsonl"))
     status = status_of(runtime) if wrote else None
-    if status is None or sum(counted.finished >= 10 for counted in status.jobs) < jobs:
+    if status is None or not any(counted.finished >= 10 for counted in status.jobs):
         return None
     found = {process.role: process.pid for process in status.processes}
     return found if found.keys() >= {"manager", "engine"} else None

@@ -73,7 +73,7 @@ class Job:
             return self.run(output, f"--model_updates=watch:{self.file}", "--model_updates_every=0.05", *flags)
 
     def run_with_a_change(self, output: str, **settings: Any) -> None:
-        """Of a program, with other settings of the engine."""
+        """A job as a program, with other settings of the engine."""
         model = ModelConfig.parse({"model": str(self.folder / "a")} | settings)
         with pipeline() as p:
             prompts, _ = p | Paced(self)

@@ -47,12 +47,13 @@ def seen_job(
     runtime: Path, prompts: Path, *flags: str, step: float = 0.02
 ) -> Iterator[tuple[subprocess.Popen[str], JobProgress]]:
     """A job, and what it says once some rows are answered. One that was over before this process looked starts anew."""
-    while True:
+    for _ in range(20):
         with job(prompts, "--overwrite", *flags, step=step) as process:
             if said := in_the_middle(runtime, process):
                 yield process, said
                 return
             assert process.returncode == 0
+    raise AssertionError("each time the job was over before anybody had looked")
 
 
 def in_the_middle(runtime: Path, process: subprocess.Popen[str]) -> JobProgress | None:

@@ -20,7 +20,6 @@ from tests.serving.servers import MODEL, Server, fake_server
 from tests.waiting import eventually
 
 MANY = 200
-"""More than a client of httpx has connections: however long it stands still, it has not asked for all of them."""
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0}
 LONG_TEXT = {"type": "object", "properties": {"a": {"type": "string", "minLength": 200}}, "required": ["a"]}
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -63,11 +62,13 @@ def test_a_client_with_many_constraints_that_take_long_waits_for_them_alone(serv
     async def ask() -> None:
         other = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
         async with (
-            httpx.AsyncClient(base_url=server.url, timeout=120) as one,
+            httpx.AsyncClient(base_url=server.url, timeout=120, limits=httpx.Limits(max_connections=MANY + 1)) as one,
             httpx.AsyncClient(base_url=server.url, timeout=120, transport=other) as two,
         ):
-            while len(compiling(server)) < 2:  # the second process is started when two clients ask at once
-                await asyncio.gather(*(each.post("/v1/completions", json=next(bodies)) for each in (one, two)))
+            for _ in range(20):  # the second process is started when two clients ask at once
+                if len(compiling(server)) < 2:
+                    await asyncio.gather(*(each.post("/v1/completions", json=next(bodies)) for each in (one, two)))
+            assert len(compiling(server)) == 2
             asked = [asyncio.create_task(one.post("/v1/completions", json=next(bodies))) for _ in range(MANY)]
             await one.get("/health")
             modest = {"prompt": "a", "guided_regex": "[ab]{3}", "max_tokens": 5}

@@ -64,6 +64,21 @@ def test_complete_rows_of_an_interrupted_run_are_kept(tmp_path: Path, output_for
     assert not (tmp_path / "out.tmp").exists()
 
 
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
+def test_many_complete_rows_become_files_of_bounded_size(
+    tmp_path: Path, output_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.transforms.writing.resume.FULL_BYTES", 3 * len(line("r10")))
+    leave(tmp_path, "run1", "".join(line(f"r{number}") for number in range(10, 18)))
+    leave(tmp_path, "run2", "".join(line(f"r{number}") for number in range(16, 20)))
+    assert salvage(OutputFiles(str(tmp_path / "out")), output_format) == 10
+    files = OutputFiles(str(tmp_path / "out")).existing("completions")
+    assert [Path(file).name for file in sorted(files)] == [
+        f"out-salvaged-{number:05d}-of-00004.{output_format}" for number in range(4)
+    ]
+    assert sorted(identity for file in files for identity in completed_ids(file)) == [f"r{n}" for n in range(10, 20)]
+
+
 def test_rows_that_were_kept_already_are_not_kept_again(tmp_path: Path) -> None:
     (tmp_path / "out-00000-of-00001.jsonl").write_text(line("a"))
     leave(tmp_path, "run", line("a") + line("b"))

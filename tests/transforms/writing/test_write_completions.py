@@ -10,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeatedly
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, GlobalWindow, GlobalWindows, TimestampedValue
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo
 from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
@@ -18,7 +18,9 @@ from millrace.model_manager.wire.messages import FinishReason
 from millrace.model_manager.wire.timings import Timings
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
 from millrace.transforms.writing.finalize import WrittenFile
+from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.output_rows import PARQUET_SCHEMA
+from millrace.transforms.writing.shards import WriteShards
 from millrace.transforms.writing.write_completions import WriteCompletions
 from tests.transforms.running import check, pipeline
 
@@ -177,6 +179,21 @@ def test_a_bundle_of_much_output_becomes_files_of_bounded_size(tmp_path: Path, m
     assert sizes[1] >= 2000, "all but the last are full"
     assert sizes[-1] < 2000 + row
     assert sorted(row["id"] for file in files for row in rows(file)) == sorted(f"r{number}" for number in range(50))
+
+
+def test_a_bundle_that_is_tried_again_has_each_row_in_one_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.transforms.writing.shards.FULL_BYTES", 2000)
+    step, window = WriteShards(OutputFiles(str(tmp_path / "out")), "run", "completions", openai=False), GlobalWindow()
+    for count in (30, 50):  # the first try fails after some full shards
+        step.start_bundle()
+        for number in range(count):
+            step.process(completion(f"r{number}"), window)
+    shards = [each.value for each in step.finish_bundle()]
+    assert len(shards) > 5
+    assert [row["id"] for shard in shards for row in rows(Path(shard.path))] == [f"r{number}" for number in range(50)]
+    assert sum(shard.rows for shard in shards) == 50
 
 
 def test_output_that_is_there_is_refused(tmp_path: Path) -> None:

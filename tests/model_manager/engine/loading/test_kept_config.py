@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,23 @@ def test_a_config_that_was_changed_is_read_anew(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["version", "engine_code"])
-def test_what_other_code_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_other_code_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_and_read_again(written(tmp_path))
-    monkeypatch.setattr(kept_files, name, lambda *_: "other")
+    monkeypatch.setattr(kept_files, "engine_code", lambda: "other")
     assert KeptConfig(tmp_path).read() is None
+
+
+def test_another_version_of_a_library_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = kept_files.hash_of_code()
+    monkeypatch.setattr(kept_files, "version", lambda name: "other" if name == "transformers" else version(name))
+    assert kept_files.hash_of_code() != before
+
+
+def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (written(tmp_path) / "config.json").unlink()
+    (tmp_path / "config.json").symlink_to("/proc/self/mem")
+    with pytest.raises(ModelCorrupt, match=r"config.json is not readable"):
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
