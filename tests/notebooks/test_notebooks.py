@@ -39,7 +39,7 @@ def test_typed_answers_become_a_table_and_a_plot(tmp_path: Path) -> None:
 def test_a_server_is_asked_while_a_job_runs_and_both_are_plotted(tmp_path: Path) -> None:
     notebook = _run("05_serving_and_watching.ipynb", tmp_path)
     lines = _text(notebook).splitlines()
-    assert {"Lima 4", "Lima", "exit status 0", "1000 rows"} <= {*lines}
+    assert {"Lima 4", "Lima", "exit status 0", "400 rows"} <= {*lines}
     assert any("image/png" in output.get("data", {}) for output in outputs(notebook))
 
 

@@ -14,12 +14,12 @@ pytestmark = [pytest.mark.runners, pytest.mark.slow]
 
 @pytest.mark.timeout(2400)
 def test_of_a_topic_the_job_takes_only_what_its_engine_can_do(broker: Kafka, tmp_path: Path) -> None:
-    holds_back(measure(KafkaBroker(broker), tmp_path, prism(), seconds=15, engine=20, producer=400))
+    holds_back(measure(KafkaBroker(broker), tmp_path, prism(), seconds=10, engine=20, producer=400))
 
 
 @pytest.mark.timeout(2400)
 def test_of_a_subscription_the_job_takes_only_what_its_engine_can_do(server: PubSub, tmp_path: Path) -> None:
-    report = measure(PubSubBroker(server), tmp_path, prism(), seconds=15, engine=20, producer=400)
+    report = measure(PubSubBroker(server), tmp_path, prism(), seconds=10, engine=20, producer=400)
     holds_back(report)
     assert report.most_held < 500
 
