@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import ConfigError, EngineLost
 from millrace.transforms.elements.completions import Prompt
+from millrace.transforms.files.formats import OutputFormat
 from millrace.transforms.generate import Generate
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import Answered, SkipCompleted, _entry, _Row, completed_ids, salvage
@@ -66,7 +67,7 @@ def test_complete_rows_of_an_interrupted_run_are_kept(tmp_path: Path, output_for
 
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
 def test_many_complete_rows_become_files_of_bounded_size(
-    tmp_path: Path, output_format: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output_format: OutputFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.transforms.writing.resume.FULL_BYTES", 3 * len(line("r10")))
     leave(tmp_path, "run1", "".join(line(f"r{number}") for number in range(10, 18)))
