@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class Checkpoint:
 
         return getattr(transformers, self.architecture)
 
-    @property
+    @cached_property
     def transformers_config(self) -> Any:
         """The config as the model's class takes it."""
         return _read_config(self.folder) if isinstance(self.config, PlainConfig) else self.config
