@@ -25,6 +25,7 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, Mo
 from millrace.model_manager.wire.messages import Status
 from millrace.pipelines.cli import dispatch
 from tests.job_commands import started
+from tests.processes import stopped
 from tests.runtime_folders import status_of
 from tests.serving.metrics.scrapes import Scrape, scraped
 from tests.waiting import eventually
@@ -134,11 +135,8 @@ def test_a_manager_that_hangs_or_is_killed_is_down_until_it_goes_on_or_the_next_
         eventually(lambda: scraped(url).total("job_rows_done_total") == 300)
         status = status_of(runtime)
         assert status is not None
-        os.kill(status.pid, signal.SIGSTOP)
-        try:
+        with stopped(status.pid):
             assert scraped(url).total("up") == 0
-        finally:
-            os.kill(status.pid, signal.SIGCONT)
         eventually(lambda: scraped(url).total("job_rows_done_total") == 300)
         os.kill(status.pid, signal.SIGKILL)
         eventually(lambda: scraped(url).total("up") == 0)
