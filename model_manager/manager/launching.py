@@ -15,6 +15,7 @@ from ..store.environments import engine_environment, engine_python
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from .template import ForkedProcess, Template
+from .template_process import TemplateProcess
 
 ENGINE_MODULE = "millrace.model_manager.engine.process"
 ENGINE_COMMAND = (sys.executable, "-P", "-m", ENGINE_MODULE)
@@ -26,10 +27,10 @@ LaunchedProcess = subprocess.Popen[bytes] | ForkedProcess
 class Launcher:
     """Call it from the main thread only: the kernel ends a process when the thread that started it ends."""
 
-    def __init__(self, command: Sequence[str] = ENGINE_COMMAND) -> None:
-        """`command` starts an engine; another than our own (tests) is never forked."""
+    def __init__(self, command: Sequence[str] = ENGINE_COMMAND, template: TemplateProcess | None = None) -> None:
+        """`command` starts an engine; another than our own (tests) is never forked. `template`: one that has begun."""
         self._command = command
-        self._template = Template() if sys.platform == "linux" and command == ENGINE_COMMAND else None
+        self._template = Template(template) if sys.platform == "linux" and command == ENGINE_COMMAND else None
 
     async def launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
         """A new inference process and our end of the socket to it; raises OSError, ModelLoadFailed or ConfigError.
@@ -42,12 +43,6 @@ class Launcher:
         except asyncio.CancelledError:
             launching.add_done_callback(_end)
             raise
-
-    def prepare(self) -> None:
-        """Start the template before a model asks for it; returns at once."""
-        if self._template is not None:
-            with contextlib.suppress(OSError):  # told when a model asks
-                self._template.start()
 
     def close(self) -> None:
         """End the template."""

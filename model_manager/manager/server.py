@@ -54,6 +54,7 @@ from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
 from .searches import Found, Searches
 from .supervisor import EngineName, Supervisor
+from .template_process import TemplateProcess
 
 _TICK = 0.2
 """Seconds."""
@@ -84,20 +85,17 @@ class ManagerServer:
         tls: ssl.SSLContext | None = None,
         *,
         allow_commands: bool = False,
-        forks_soon: bool = False,
+        template: TemplateProcess | None = None,
     ) -> None:
         """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
-        clients may name programs and variables of its environment. `forks_soon`: a model whose engines are forked is
-        about to be opened.
+        clients may name programs and variables of its environment. `template`: what forks engines, if it has started.
         """
         self._settings = settings
         self._stays = tls is not None
         self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
-        self._supervisor = Supervisor(settings, self, engine_command)
-        if forks_soon:
-            self._supervisor.prepare()
+        self._supervisor = Supervisor(settings, self, engine_command, template)
         self._clients: dict[int, _ClientConnection] = {}
         self._numbers = 0
         self._acceptor = Acceptor(self._guarded, tls)

@@ -14,6 +14,7 @@ from ..wire.errors import MillraceError
 from ..wire.messages import Message
 from .engine_process import EngineProcess, Report
 from .launching import ENGINE_COMMAND, Launcher
+from .template_process import TemplateProcess
 
 EngineName = tuple[str, int]
 """The model's key, and which of its engines."""
@@ -38,19 +39,21 @@ class Listener(Protocol):
 class Supervisor:
     """The engines of all models, at most one process for each at a time."""
 
-    def __init__(self, settings: ManagerConfig, listener: Listener, command: Sequence[str] = ENGINE_COMMAND) -> None:
+    def __init__(
+        self,
+        settings: ManagerConfig,
+        listener: Listener,
+        command: Sequence[str] = ENGINE_COMMAND,
+        template: TemplateProcess | None = None,
+    ) -> None:
         self._settings = settings
         self._listener = listener
-        self._launcher = Launcher(command)
+        self._launcher = Launcher(command, template)
         self._engines: dict[EngineName, EngineProcess] = {}
         self._lives: dict[EngineName, asyncio.Task[None]] = {}
         self._locks: dict[EngineName, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
-
-    def prepare(self) -> None:
-        """Import what engines need, before one is started; returns at once."""
-        self._launcher.prepare()
 
     def pids(self) -> dict[EngineName, int]:
         """Process ids of the engines."""

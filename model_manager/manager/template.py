@@ -13,21 +13,18 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from typing import IO
 
+from .template_process import TemplateProcess, start_template
+
 log = logging.getLogger(__name__)
 
-TEMPLATE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.template")
 _READY_WITHIN = 60.0
 """Seconds for the template to import torch, on a machine that may be very busy."""
 _FORKED_WITHIN = 60.0
 """Seconds for a fork: the template may just import what only some models need."""
 _MOST_FAILURES = 2
-_ROOM = 256
-"""Bytes of an engine's arguments that ps can show, beside those of the template."""
 _LARGEST = 64
 """Bytes of a message of the template: a process id."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -83,36 +80,21 @@ class Template:
     After two in a row that end before they are ready, as an import fails, none is started: engines say what is wrong.
     """
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+    def __init__(self, started: TemplateProcess | None = None) -> None:
+        """`started`: the process, if there is one already."""
+        self._running = started
         self._is_ready = False
         self._failures = 0
         """How many processes in a row ended before they were ready."""
         self._lock = asyncio.Lock()
 
-    def start(self) -> None:
-        """Start the process if there is none; raises OSError.
-
-        Only from the main thread: the kernel ends the process together with the thread that started it.
-        """
-        if self._is_ready and self._process is not None and self._process.poll() is not None:
+    def start(self) -> TemplateProcess:
+        """The process, started if there is none; raises OSError. Only from the main thread (`start_template`)."""
+        if self._is_ready and self._running is not None and self._running.process.poll() is not None:
             self.close()
-        if self._process is not None:
-            return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs, contextlib.ExitStack() as unless_started:
-            unless_started.callback(ours.close)
-            self._process = subprocess.Popen(
-                [*TEMPLATE_COMMAND, "--fd", str(theirs.fileno()), "--room", " " * _ROOM],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-            unless_started.pop_all()
-        self._socket = ours
+        if self._running is None:
+            self._running = start_template()
+        return self._running
 
     async def fork(self, model: str, variables: Mapping[str, str], connection: socket.socket) -> ForkedProcess | None:
         """An inference process with these variables beside the manager's, which has `connection` as its end of the
@@ -132,17 +114,16 @@ class Template:
                 return None
 
     async def _fork(self, told: bytes, connection: socket.socket) -> ForkedProcess:
-        self.start()
-        assert self._socket is not None
+        template = self.start().socket
         if not self._is_ready:
-            await self._hear(_READY_WITHIN)
+            await _hear(template, _READY_WITHIN)
             self._is_ready, self._failures = True, 0
         reading, writing = os.pipe()
         stderr = os.fdopen(reading, "rb", 0)
         try:
             with _adopting_orphans():
-                socket.send_fds(self._socket, [told], [connection.fileno(), writing])
-                pid = int(await self._hear(_FORKED_WITHIN))
+                socket.send_fds(template, [told], [connection.fileno(), writing])
+                pid = int(await _hear(template, _FORKED_WITHIN))
             if pid < 0:
                 raise OSError("it cannot fork")
             forked = ForkedProcess(pid, stderr)
@@ -154,22 +135,19 @@ class Template:
             os.close(writing)
         return forked
 
-    async def _hear(self, within: float) -> bytes:
-        assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        message = await asyncio.wait_for(loop.sock_recv(self._socket, _LARGEST), within)
-        if not message:
-            raise OSError("its process has ended")
-        return message
-
     def close(self) -> None:
         """End the process. Those that it forked go on."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        if self._socket is not None:
-            self._socket.close()
-        self._process, self._socket, self._is_ready = None, None, False
+        if self._running is not None:
+            self._running.end()
+        self._running, self._is_ready = None, False
+
+
+async def _hear(template: socket.socket, within: float) -> bytes:
+    loop = asyncio.get_running_loop()
+    message = await asyncio.wait_for(loop.sock_recv(template, _LARGEST), within)
+    if not message:
+        raise OSError("its process has ended")
+    return message
 
 
 @contextlib.contextmanager

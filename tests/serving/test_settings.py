@@ -151,3 +151,12 @@ def test_the_server_imports_neither_beam_nor_torch() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def test_the_command_has_the_manager_started_before_it_imports_its_client() -> None:
+    program = (
+        "import sys, millrace.pipelines.commands.serve, millrace.model_manager.client.access\n"
+        "print([name for name in ('jinja2', 'starlette', 'uvicorn') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

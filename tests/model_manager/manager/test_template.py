@@ -19,6 +19,7 @@ from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.manager import template as template_module
+from millrace.model_manager.manager import template_process
 from millrace.model_manager.manager.launching import Launcher
 from millrace.model_manager.manager.template import ForkedProcess, Template
 from millrace.model_manager.wire.config import ModelConfig
@@ -35,7 +36,7 @@ _BROKEN = (sys.executable, "-c", "raise SystemExit('no torch')")
 
 @pytest.fixture
 def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
-    monkeypatch.setattr(template_module, "TEMPLATE_COMMAND", _STAND_IN)
+    monkeypatch.setattr(template_process, "TEMPLATE_COMMAND", _STAND_IN)
     monkeypatch.setattr(template_module, "_READY_WITHIN", PATIENCE)
     monkeypatch.setattr(template_module, "_FORKED_WITHIN", PATIENCE)
     made = Template()
@@ -87,8 +88,8 @@ def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forkin
 def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(forking: Template) -> None:
     async def two() -> None:
         async with _forked(forking, "a") as (first, to_first):
-            assert forking._process is not None
-            old = psutil.Process(forking._process.pid)
+            assert forking._running is not None
+            old = psutil.Process(forking._running.process.pid)
             old.kill()
             eventually(lambda: old.status() == psutil.STATUS_ZOMBIE)
             assert first.poll() is None
@@ -118,7 +119,7 @@ def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: Template) -> 
 def test_where_the_template_fails_engines_are_started_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(template_module, "TEMPLATE_COMMAND", _BROKEN)
+    monkeypatch.setattr(template_process, "TEMPLATE_COMMAND", _BROKEN)
 
     async def two() -> None:
         launcher = Launcher()
@@ -132,6 +133,30 @@ def test_where_the_template_fails_engines_are_started_anew(
 
     asyncio.run(two())
     assert len([each for each in caplog.records if "template" in each.message]) == 2, "tried once more"
+
+
+def test_the_manager_starts_the_template_before_its_own_imports() -> None:
+    code = "import sys, millrace.model_manager.manager.process; print({'asyncio', 'msgspec', 'ssl'} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "set()"
+
+
+@pytest.mark.usefixtures("forking")
+def test_a_template_that_was_started_early_is_the_one_that_forks() -> None:
+    early = template_process.start_template()
+    made = Template(early)
+
+    async def one() -> None:
+        async with _forked(made, "a") as (process, connection):
+            assert psutil.Process(early.process.pid).is_running()
+            assert made.start() is early, "no second one was started"
+            connection.sendall(b"0")
+            assert process.wait() == 0
+            process.stderr.close()
+
+    asyncio.run(one())
+    made.close()
+    assert early.process.poll() == -signal.SIGKILL
 
 
 def test_whoever_is_killed_requests_are_answered_and_nothing_is_left(machine: Machine) -> None:
