@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
+_TRIES = 3
+"""Connections for one request."""
+
 
 @dataclass
 class Load:
@@ -102,17 +105,30 @@ async def _arrive(
 
 async def _request(session: aiohttp.ClientSession, url: str, body: dict[str, object], load: Load, stream: bool) -> None:
     began = time.perf_counter()
-    if not stream:
-        async with session.post(url, json=body) as response:
-            answer = msgspec.json.decode(await response.read())
-            if response.status != 200:
-                raise SystemExit(f"{url} answered {response.status}: {answer}")
-        load.tokens += answer["usage"]["completion_tokens"]
-    else:
+    for _ in range(_TRIES):
+        try:
+            tokens = await _answered(session, url, body, load, began, stream)
+        except aiohttp.ClientConnectionError:  # a server may close a connection that it has kept, as llama.cpp's does
+            continue
+        load.waits.append(time.perf_counter() - began)
+        load.tokens += tokens
+        return
+    raise SystemExit(f"{url}: {_TRIES} connections ended without an answer")
+
+
+async def _answered(
+    session: aiohttp.ClientSession, url: str, body: dict[str, object], load: Load, began: float, stream: bool
+) -> int:
+    """The tokens of the whole answer."""
+    if stream:
         asked = body | {"stream": True, "stream_options": {"include_usage": True}}
         async with session.post(url, json=asked) as response:
-            load.tokens += await _read(response, began, load)
-    load.waits.append(time.perf_counter() - began)
+            return await _read(response, began, load)
+    async with session.post(url, json=body) as response:
+        answer = msgspec.json.decode(await response.read())
+        if response.status != 200:
+            raise SystemExit(f"{url} answered {response.status}: {answer}")
+    return int(answer["usage"]["completion_tokens"])
 
 
 async def _read(response: aiohttp.ClientResponse, began: float, load: Load) -> int:

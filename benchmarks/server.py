@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command_line import command_line
-from benchmarks.conversions import ENGINE_OPENVINO_IR
+from benchmarks.conversions import ENGINE_OPENVINO_IR, GGUF
 from benchmarks.environments import FASTAPI, FASTAPI_OPENVINO, InstalledEngine, cache_folder
 from benchmarks.http_load import Load, arrive, ask, prompts_of
 from benchmarks.results import conclude
@@ -62,6 +62,11 @@ def _vllm(folder: Path, port: int, dtype: str) -> list[str]:
     return vllm_server.command(InstalledEngine("vllm").python(), folder, port, dtype)
 
 
+def _llama_cpp(folder: Path, port: int, dtype: str) -> list[str]:
+    python = InstalledEngine("llama_cpp").python()
+    return [str(python), "-m", "benchmarks.sides.llama_server", str(GGUF.convert(folder, dtype)), str(port)]
+
+
 SIDES: dict[str, Command] = {
     "millrace": _millrace(),
     "millrace-fake": _millrace("--backend", "fake"),
@@ -69,7 +74,9 @@ SIDES: dict[str, Command] = {
     "fastapi-generate": _fastapi("generate"),
     "fastapi-openvino": _fastapi("openvino"),
     "vllm": _vllm,
+    "llama-server": _llama_cpp,
 }
+"""llama.cpp has no model of OPT's architecture."""
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 from benchmarks.texts import text_of, words_of
 from benchmarks.workload import LONGEST, Item
@@ -15,26 +16,32 @@ SLOTS = 64
 """As many as the back end has by default; llama.cpp's own default is fewer."""
 
 
+def server(folder: Path, port: int = 0) -> Any:
+    """The server, ready, with the model in that folder, at a port of this machine; 0: any."""
+    # As the back end has it; else threads that spin while they wait take the client's core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(folder / "model.gguf")
+    threads = len(os.sched_getaffinity(0))
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.n_parallel, params.n_ctx = SLOTS, SLOTS * LONGEST
+    params.n_threads_http = SLOTS + 2
+    params.cache_ram_mib = 0
+    params.cache_prompt = False
+    params.verbosity = 0
+    params.port = port
+    return xllamacpp.Server(params)
+
+
 class LlamaCppServer:
     """`/completion` for each request, a thread each; `SLOTS` of them run at once, batched by the server."""
 
     def load(self, folder: Path, dtype: str) -> None:
         del dtype  # the file's
-        # As the back end has it; else threads that spin while they wait take the client's core.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        import xllamacpp
-
         self._words = words_of(folder.with_name(folder.name.partition(".gguf")[0]))
-        params = xllamacpp.CommonParams()
-        params.model.path = str(folder / "model.gguf")
-        threads = len(os.sched_getaffinity(0))
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-        params.n_parallel, params.n_ctx = SLOTS, SLOTS * LONGEST
-        params.n_threads_http = SLOTS + 2
-        params.cache_ram_mib = 0
-        params.cache_prompt = False
-        params.verbosity = 0
-        self._server = xllamacpp.Server(params)
+        self._server = server(folder)
         self._address = str(self._server.listening_address).partition("//")[2]
 
     def run(self, items: list[Item]) -> list[int]:
