@@ -7,6 +7,7 @@ jobs that grow (benchmarks.growth).
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.simulation_tables import simulated_lines, simulated_on
@@ -14,8 +15,8 @@ from benchmarks.simulation_tables import simulated_lines, simulated_on
 
 def small_table(figures: dict[str, Any]) -> str:
     """The table of a file's contents, and what it was taken on; ends with a line break."""
-    lines = _lines(figures)
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    tables = [_lines(figures), *_waits(figures)]
+    table = "\n".join("".join(f"| {' | '.join(line)} |\n" for line in lines) for lines in tables)
     on = simulated_on(figures) if "part" in figures else f"On {figures['machine']}; taken {figures['taken']}."
     return f"{table}\n{textwrap.fill(on, 100, break_on_hyphens=False)}\n"
 
@@ -116,23 +117,39 @@ def _of_batch(side: dict[str, Any], batch: str) -> str:
 
 
 def _servers(figures: dict[str, Any]) -> list[list[str]]:
-    """Saturation, then the waits at shares of it: the median and the 99th percentile, in milliseconds."""
-    shares = [*figures["sides"]["millrace"].get("at_random", {})]
+    """What each answers under a crowd of clients."""
     what = f"{figures['shape']}, {figures['dtype']}, {figures['clients']} clients, {figures['max_tokens']} tokens each"
-    head = [what, "requests/s", "server's own CPU, ms a request", *(f"first token at {share}, ms" for share in shares)]
+    head = [what, "requests/s", "server's own CPU, ms a request"]
     rows = [
         [
             name,
             f"{side['requests_per_s']:.1f} ({min(side['rounds']):.1f}–{max(side['rounds']):.1f})",
             f"{side['server_cpu_ms_a_request']:.2f}",
-            *(_first_token(side["at_random"][share]) for share in shares),
         ]
         for name, side in figures["sides"].items()
     ]
     return [head, ["---"] * len(head), *rows]
 
 
-def _first_token(waits: dict[str, dict[str, float]]) -> str:
-    """The wait for the first token; for the whole answer, if the server does not stream."""
-    told, what = ("first_token_s", "") if "first_token_s" in waits else ("latency_s", " (whole)")
-    return " / ".join(f"{1000 * waits[told][share]:,.0f}" for share in ("p50", "p99")) + what
+def _waits(figures: dict[str, Any]) -> list[list[list[str]]]:
+    """The table of servers' waits where requests come at random, at shares of what each can take; [] if none came."""
+    at_random = {name: side.get("at_random", {}) for name, side in figures.get("sides", {}).items()}
+    if not any(at_random.values()):
+        return []
+    head = ["requests at random", "first token, ms", "each later token, ms", "whole answer, ms"]
+    rows = [
+        [f"{name}, at {share} of its own requests/s", *map(_wait_of(waits), _WAITS)]
+        for name, shares in at_random.items()
+        for share, waits in shares.items()
+    ]
+    return [[head, ["---"] * len(head), *rows]]
+
+
+_WAITS = ("first_token_s", "later_token_s", "latency_s")
+
+
+def _wait_of(waits: dict[str, dict[str, float]]) -> Callable[[str], str]:
+    """A kind of wait as p50 / p95 / p99, in milliseconds."""
+    return lambda kind: (
+        " / ".join(f"{1000 * waits[kind][share]:,.0f}" for share in ("p50", "p95", "p99")) if kind in waits else "–"
+    )
