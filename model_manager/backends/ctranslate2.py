@@ -21,15 +21,12 @@ from ..engine.interface import Engine
 from ..engine.scheduling.stopping import StopRules
 from ..store.engine_formats import is_in_format
 from ..wire.config import Dtype, ModelConfig, Option
-from ..wire.errors import ConfigError, ModelLoadFailed
+from ..wire.errors import ConfigError, ModelLoadFailed, one_line
 from .conversions import convert, converted
 from .ctranslate2_batches import BatchedGenerator
-from .dtypes import computing_dtype, declared_dtype
 from .engine_options import in_range, of_type
-from .engine_words import one_line
 from .hosted import HostedEngine
-from .model_files import eos_token_ids, longest, read_json
-from .model_info import info_of
+from .model_info import computing_dtype, declared_dtype, eos_token_ids, info_of, longest, read_json
 
 _UNLIMITED = 10**9
 """From here on, a tokenizer's `model_max_length` means that there is none."""

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.scheduling.sequence import Sequence
-from ..wire.errors import InvalidRequest
+from ..wire.errors import InvalidRequest, one_line
 from ..wire.sampling import SamplingParams
-from .engine_words import one_line
 from .hosted import Event
 from .single_floats import above_zero, cut, is_sampled
 

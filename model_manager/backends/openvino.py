@@ -23,15 +23,12 @@ from ..engine.scheduling.stopping import StopRules
 from ..store.engine_formats import is_in_format
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, Option
-from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
+from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed, one_line
 from ..wire.sampling import SamplingParams
 from .conversions import convert, converted
-from .dtypes import computing_dtype, declared_dtype
 from .engine_options import check_names, of_type
-from .engine_words import one_line
 from .hosted import Event, HostedEngine
-from .model_files import eos_token_ids, longest, read_json
-from .model_info import info_of
+from .model_info import computing_dtype, declared_dtype, eos_token_ids, info_of, longest, read_json
 from .openvino_constraints import CheckedOutputs, structured
 from .single_floats import above_zero, below_one, cut, is_sampled
 

@@ -23,14 +23,12 @@ from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
-from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
+from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed, one_line
 from ..wire.logprobs import LEAST, Logprobs
 from ..wire.sampling import SamplingParams
 from .engine_options import check_names
-from .engine_words import one_line
 from .hosted import Event, HostedEngine
-from .model_files import eos_token_ids
-from .model_info import info_of
+from .model_info import eos_token_ids, info_of
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the inference process is this one, and the manager watches it

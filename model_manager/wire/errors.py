@@ -32,6 +32,7 @@ An error crosses processes as its class's name and one sentence (`ErrorInfo`); t
 from __future__ import annotations
 
 import signal
+import textwrap
 from typing import Self
 
 import msgspec
@@ -53,6 +54,11 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def one_line(said: object, most: int = 300) -> str:
+    """What an engine says of its failure, for a sentence: one line of at most so many characters, cut between words."""
+    return textwrap.shorten(str(said), most, placeholder=" …")
 
 
 class MillraceError(Exception):

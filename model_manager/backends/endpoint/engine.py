@@ -9,8 +9,13 @@ Where a stream gives tokens from which another try can go on, they are reported 
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
@@ -25,11 +30,11 @@ from .dialects import Dialect
 from .in_flight import EndpointRequests
 from .kserve import KServe
 from .llama_completion import LlamaCompletion
-from .loop_thread import LoopThread
 from .mii import MiiOpenAI, MiiRest
 from .openai import OpenAI
 from .tgi import TGI
 
+_Result = TypeVar("_Result")
 _WAIT = 0.02
 """Seconds that a step waits for a result: new requests are taken in between two steps."""
 
@@ -143,3 +148,27 @@ class EndpointEngine:
         """End the loop and its connections (tests; the inference process just ends)."""
         self._runner.run(self._core.close())
         self._runner.close()
+
+
+class LoopThread:
+    """A thread that runs an event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run in the loop and wait for the result."""
+        future: Future[_Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+    def soon(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call in the loop's thread."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -22,11 +22,10 @@ import msgspec
 from ...engine.scheduling.sequence import sampling_seed
 from ...grammars.compiling import as_lark, check, is_whole
 from ...wire.constraint import Constraint
-from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong
+from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong, one_line
 from ...wire.logprobs import LEAST, Logprobs, TokenLogprob, TopLogprob
 from ...wire.messages import FinishReason, Request
 from ...wire.sampling import SamplingParams
-from ..engine_words import one_line
 
 _FIELDS = ["content", "tokens", "stop", "stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated"]
 """What the last part of an answer is to have; the other parts always have the first ones."""

@@ -22,7 +22,6 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...wire.errors import ModelLoadFailed
 from .guard import GRACE, NOT_STARTED
-from .listener import stranger
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,8 @@ _POLL = 0.2
 """Seconds between two questions to a server that starts."""
 _LOOKS = int(4 * GRACE / _POLL)
 """How often a port that is not free is looked at."""
+_PROXIES = frozenset(("docker-proxy", "rootlessport", "pasta", "passt", "slirp4netns", "conmon", "gvproxy"))
+"""Programs that listen for a container, which is nobody's child here."""
 
 
 class ServerProcess:
@@ -85,7 +86,7 @@ class ServerProcess:
 
     def _check_listener(self) -> None:
         """Raises ModelLoadFailed if what answers is known to be another program, which took the port first."""
-        if found := stranger(self._port, self._guard.pid):
+        if found := _stranger(self._port, self._guard.pid):
             raise ModelLoadFailed(
                 f"port {self._port}: {found} listens there, which the server did not start; the option port, or the"
                 " command, takes another"
@@ -167,6 +168,43 @@ def _is_free(port: int) -> bool:
         except OSError as error:
             return error.errno != errno.EADDRINUSE
         return True
+
+
+def _stranger(port: int, ours: int) -> str | None:
+    """The process that listens at a port, where it is neither process `ours` nor one below it; None where it is, where
+    it listens for a container, or where the system does not tell.
+    """
+    owners = _owners(port)
+    if not owners or owners & _family(ours):
+        return None
+    found = [(pid, _name(pid)) for pid in sorted(owners)]
+    if any(name in _PROXIES for _, name in found):
+        return None
+    pid, name = found[0]
+    return f"process {pid} ({name})"
+
+
+def _owners(port: int) -> set[int]:
+    try:
+        found = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):  # macOS tells root alone
+        return set()
+    listening = (each for each in found if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,))
+    return {each.pid for each in listening if each.pid is not None}
+
+
+def _family(pid: int) -> set[int]:
+    try:
+        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    except psutil.Error:
+        return {pid}
+
+
+def _name(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return "gone"
 
 
 def free_port() -> int:

@@ -9,7 +9,6 @@ import pytest
 
 from millrace.model_manager.backends.ctranslate2 import _OPTION_DEFAULTS, _option
 from millrace.model_manager.backends.engine_options import check_names, of_type
-from millrace.model_manager.backends.engine_words import one_line
 from millrace.model_manager.backends.llama_cpp.options import apply_options
 from millrace.model_manager.backends.openvino import _device, _set
 from millrace.model_manager.backends.vllm import _arguments, _check_device
@@ -119,8 +118,3 @@ def test_vllm_gets_a_kv_cache_of_parts_of_a_gib(tmp_path: Any) -> None:
     for device in ("auto", "cpu"):
         config = ModelConfig.parse({"backend": "vllm", "kv_cache_gib": 0.25, "device": device})
         assert _arguments(config, tmp_path, [])["kv_cache_memory_bytes"] == 2**28
-
-
-def test_what_an_engine_says_is_one_line_cut_between_words() -> None:
-    assert one_line("a\n  b\tc") == "a b c"
-    assert one_line("word " * 100, 20) == "word word word …"

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from millrace.model_manager.wire import errors
-from millrace.model_manager.wire.errors import EngineError, ErrorInfo, InvalidRequest, MillraceError, ModelLoadFailed
+from millrace.model_manager.wire.errors import (
+    EngineError,
+    ErrorInfo,
+    InvalidRequest,
+    MillraceError,
+    ModelLoadFailed,
+    one_line,
+)
 
 
 def _tree(root: type[MillraceError]) -> list[type[MillraceError]]:
@@ -43,3 +50,8 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
     depths = {name: len(branch) // 4 for branch, name in lines}
     here = [kind for kind in _tree(MillraceError) if kind.__module__ == errors.__name__]
     assert depths == {kind.__name__: sum(issubclass(base, MillraceError) for base in kind.__mro__) - 1 for kind in here}
+
+
+def test_what_an_engine_says_is_one_line_cut_between_words() -> None:
+    assert one_line("a\n  b\tc") == "a b c"
+    assert one_line("word " * 100, 20) == "word word word …"

@@ -1,13 +1,14 @@
-"""What an engine computes in, where the processor lacks the type that is asked for or that the checkpoint has."""
+"""What an engine computes in, and how long a text may be, by the settings and the model's config."""
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
 from millrace.model_manager.backends.ctranslate2 import _dtype
-from millrace.model_manager.backends.dtypes import computing_dtype, declared_dtype
+from millrace.model_manager.backends.model_info import computing_dtype, declared_dtype, longest
 from millrace.model_manager.backends.openvino import _CAPABILITIES, _PRECISIONS, _WEIGHTS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
@@ -61,3 +62,23 @@ def test_a_checkpoint_says_its_type_in_either_field() -> None:
 def test_each_type_that_openvino_computes_in_has_weights_that_its_exporter_takes() -> None:
     assert _WEIGHTS.keys() == _PRECISIONS.keys() == _CAPABILITIES.keys()
     assert set(_WEIGHTS.values()) <= OPTIMUM_WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("setting", "fields", "found"),
+    [
+        (None, {"max_position_embeddings": 1024}, 1024),
+        (None, {}, 2048),
+        (1024, {"max_position_embeddings": 1024}, 1024),
+        (8, {"max_position_embeddings": 1024}, 8),
+        (100_000, {}, 100_000),
+    ],
+)
+def test_the_longest_context_is_the_setting_or_the_models(setting: Any, fields: dict[str, Any], found: int) -> None:
+    assert longest(ModelConfig(backend="openvino", max_model_len=setting), fields) == found
+
+
+def test_a_context_beyond_the_models_positions_is_refused() -> None:
+    config = ModelConfig(backend="ctranslate2", max_model_len=100_000)
+    with pytest.raises(ConfigError, match=r"^max_model_len=100000: this model takes at most 1024$"):
+        longest(config, {"max_position_embeddings": 1024})
