@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from ..wire.messages import Output, Request
 from .deltas import Delta, OnDelta
-from .joined import submit_joined
-from .request_ids import sibling_id
+from .joined import sibling_id, submit_joined
 
 SendStreamed = Callable[[Request, OnDelta | None], Future[Any]]
 

@@ -28,8 +28,7 @@ from .choices import SendStreamed, submit_choices
 from .deltas import OnDelta
 from .election import MANAGER_COMMAND
 from .encoding import Encoding, Prompt, TextPrompts
-from .joined import submit_joined
-from .request_ids import callers_id, sibling_id
+from .joined import callers_id, sibling_id, submit_joined
 from .session import Session, WouldWait
 from .tokenizing import Tokenizer
 

@@ -1,4 +1,7 @@
-"""Several requests behind one future. Knows requests and futures; no socket, no thread."""
+"""A prompt that is several requests: one future of them all, and their ids. Knows no socket, no thread.
+
+A derived id holds a character that no caller's id may have, so the two are never equal.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,31 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from ..wire.messages import Request
+from ..wire.errors import InvalidRequest
+from ..wire.messages import LONGEST_NAME, Request
 
 Result = TypeVar("Result")
 Send = Callable[[Request], Future[Any]]
+
+_SEPARATOR = "\x1f"  # ASCII: unit separator
+_LONGEST = LONGEST_NAME - 32
+"""Characters; derived ids are a little longer."""
+
+
+def callers_id(request_id: str) -> str:
+    """The id, if a caller may give it; raises InvalidRequest."""
+    if _SEPARATOR in request_id:
+        raise InvalidRequest(f"request_id={request_id!r}: takes text without U+001F, which derived ids hold")
+    if len(request_id) > _LONGEST:
+        raise InvalidRequest(f"request_id of {len(request_id)} characters: takes at most {_LONGEST}")
+    return request_id
+
+
+def sibling_id(family: str, index: int) -> str:
+    """The id of request `index` of the requests that share a prompt. The first has the caller's own id, which is also
+    the name of the group (`Request.family`).
+    """
+    return f"{family}{_SEPARATOR}{index}" if index else family
 
 
 def submit_joined(send: Send, requests: Iterable[Request], combine: Callable[[list[Any]], Result]) -> Future[Result]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
@@ -17,7 +17,6 @@ import msgspec
 from ..wire.config import ModelConfig
 from ..wire.status import EngineStats, ModelInfo
 from .entry import Entry
-from .families import Families
 from .gpus import EngineSetup
 from .outbox import Outbox, Start, Stop
 
@@ -38,6 +37,8 @@ RUNNING = (State.LOADING, State.READY, State.RESTARTING)
 
 AHEAD = 0.25
 """An engine may have more work than another, by this part of its work, to keep requests with one prompt together."""
+_MOST_FAMILIES = 4096
+"""Families remembered; an engine's cache hardly holds the prompts of more."""
 
 
 @dataclass
@@ -248,3 +249,34 @@ def _first_in_line(entries: Sequence[Entry], room: int, least_urgent: float) -> 
     """The `room` most urgent requests, and all further ones whose priority number is below `least_urgent`."""
     urgent = sum(entry.request.params.priority < least_urgent for entry in entries)
     return nsmallest(max(room, urgent), entries, key=lambda entry: entry.request.params.priority)
+
+
+class Families:
+    """Which engines have the shared prompt of each family of requests, by their indexes.
+
+    A family is an affinity group by prefix: the requests that one caller's prompt becomes, such as n answers to one
+    prompt or the scores of several continuations. They share the prompt, so it is computed once if they run on the same
+    engine. `Request.family` names the group: it is the id of its first request. The family whose last request is the
+    longest ago is forgotten first.
+    """
+
+    def __init__(self) -> None:
+        self._engines: OrderedDict[str, set[int]] = OrderedDict()
+
+    def engines_of(self, family: str) -> Set[int]:
+        """Engines that computed the family's prompt, or are going to. None for "", the family of a lone request."""
+        return self._engines.get(family, frozenset())
+
+    def put(self, family: str, engine: int) -> None:
+        """Note that the engine gets a request of the family."""
+        if not family:
+            return
+        self._engines.setdefault(family, set()).add(engine)
+        self._engines.move_to_end(family)
+        if len(self._engines) > _MOST_FAMILIES:
+            self._engines.popitem(last=False)
+
+    def forget(self, engine: int) -> None:
+        """Note that the engine ended: the prompts that it had computed are lost."""
+        for engines in self._engines.values():
+            engines.discard(engine)

@@ -161,7 +161,7 @@ class Entry:
 
     @property
     def num_shared(self) -> int:
-        """Number of prompt tokens that all requests of its family begin with (see families.py); 0 without a family."""
+        """Number of prompt tokens that all requests of its family begin with (engine_pool.py); 0 without a family."""
         if not self.request.family:
             return 0
         return self.request.score_from if self.request.task == "score" else len(self.request.prompt_token_ids)

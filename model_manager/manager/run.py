@@ -29,7 +29,7 @@ from ..wire.manager_key import server_context
 from ..wire.runtime import RuntimeDir
 from ..wire.tcp import listening
 from .bounded_log import BoundedLog, OneLine
-from .commands import FLAG
+from .finding import FLAG
 from .launching import ENGINE_COMMAND
 from .server import ManagerServer
 from .template_process import TemplateProcess

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.model_manager.client.choices import choice_requests, choice_seed, submit_choices
 from millrace.model_manager.client.deltas import Delta, OnDelta
-from millrace.model_manager.client.request_ids import sibling_id
+from millrace.model_manager.client.joined import sibling_id
 from millrace.model_manager.wire.errors import NonFiniteLogits
 from millrace.model_manager.wire.messages import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams

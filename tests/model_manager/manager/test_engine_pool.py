@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.manager.engine_pool import AHEAD, EnginePool, State
+from millrace.model_manager.manager import engine_pool
+from millrace.model_manager.manager.engine_pool import AHEAD, EnginePool, Families, State
 from millrace.model_manager.manager.entry import Entry
 from millrace.model_manager.manager.gpus import EngineSetup
 from millrace.model_manager.manager.outbox import Outbox
@@ -182,3 +183,27 @@ def test_after_a_death_an_engine_gets_no_more_than_it_can_run_however_urgent() -
     engines.slots[0].deaths_in_row = 1
     give(engines, [entry(f"row {index}", 5, 5) for index in range(2)])
     assert not [*engines.assign({"a": urgent("a")}, {})]
+
+
+def test_all_engines_that_got_one_of_a_family_are_known_until_they_end() -> None:
+    known = Families()
+    known.put("a", 0)
+    known.put("a", 2)
+    known.put("b", 2)
+    assert (known.engines_of("a"), known.engines_of("b"), known.engines_of("c")) == ({0, 2}, {2}, frozenset())
+    known.forget(2)
+    assert (known.engines_of("a"), known.engines_of("b")) == ({0}, set())
+
+
+def test_lone_requests_are_no_family() -> None:
+    known = Families()
+    known.put("", 0)
+    assert not known.engines_of("")
+
+
+def test_the_family_that_was_longest_without_a_request_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_pool, "_MOST_FAMILIES", 2)
+    known = Families()
+    for name in ("a", "b", "a", "c"):
+        known.put(name, 1)
+    assert [bool(known.engines_of(name)) for name in "abc"] == [True, False, True]

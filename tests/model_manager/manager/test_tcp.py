@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.observing import ask
 from millrace.model_manager.client.status import read_status, stop_models
-from millrace.model_manager.manager.commands import check_no_commands
-from millrace.model_manager.manager.finding import found_model
+from millrace.model_manager.manager.finding import check_no_commands, found_model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.locating import tokenizer_digest
 from millrace.model_manager.wire.address import TcpAddress

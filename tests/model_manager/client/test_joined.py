@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.client.request_ids import callers_id, sibling_id
+from millrace.model_manager.client.joined import callers_id, sibling_id
 from millrace.model_manager.wire.errors import InvalidRequest
 
 _IDS = st.text(st.sampled_from("a#1\x1f"), max_size=6)
