@@ -17,7 +17,7 @@ def import_engine() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with importing():
         from . import engine  # noqa: F401
-        from .loading import draft_loading  # noqa: F401
+        from .loading import model_loader  # noqa: F401
         from .tensor_parallel import leader  # noqa: F401
 
 
@@ -26,7 +26,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     import_engine()  # before the imports below, which are of what it has imported
     from ..grammars.compiling import GrammarCompiler
     from .engine import LLMEngine
-    from .loading.draft_loading import load_with_draft
+    from .loading.model_loader import load_with_draft
     from .scheduling.stopping import StopRules
     from .tensor_parallel.leader import load_divided
     from .this_process import give_back

@@ -110,7 +110,7 @@ def _import_at_load() -> None:
 
 def _import_transformers() -> None:
     """Models that were checked before do without it, so it does not delay the first engine."""
-    from .loading.config_classes import import_config_checks
+    from .loading.checkpoint import import_config_checks
     from .this_process import give_back
 
     with contextlib.suppress(ImportError):  # an engine whose model needs it says so

@@ -15,8 +15,7 @@ import torch
 from ..interface import Longs, StepInput, StepOutput
 from ..paged_attention import CacheShape
 from .attention import CpuAttention
-from .decoder_inputs import angles
-from .decoder_plan import DecoderPlan, LayerPlan
+from .decoder_plan import DecoderPlan, LayerPlan, Rope
 from .decoder_weights import DecoderWeights, KeptTensors
 from .matrix_ops import LANES, Epilogue, Format
 from .parameter_reader import Parameters
@@ -109,7 +108,7 @@ class CompiledRunner:
         embedded = self._embed_rows(token_ids, positions)
         buffers.stream.tensor[:count, : embedded.shape[1]] = embedded
         if self._plan.rope is not None:
-            cos, sin = angles(self._plan.rope, positions)
+            cos, sin = _angles(self._plan.rope, positions)
             buffers.angles.cos[:count], buffers.angles.sin[:count] = cos, sin
 
     def _finish_rows(self, wanted: Longs, count: int) -> None:
@@ -195,3 +194,9 @@ class _Buffers:
         self.logits = Rows(0, 1, torch.float32)
         """Gives the format alone; each step has logits of its own."""
         self.angles = Rotation(rows, len(plan.rope.inverse_frequencies) if plan.rope else 0)
+
+
+def _angles(rope: Rope, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[T] positions to float32 cosines and sines, each [T, half the rotated dimensions]."""
+    turned = positions[:, None].float() * rope.inverse_frequencies
+    return turned.cos() * rope.scale, turned.sin() * rope.scale

@@ -1,4 +1,6 @@
-"""A decoder's parameters as the compiled step wants them: packed matrices and norms, one layer at a time in memory."""
+"""A decoder's parameters as the compiled step wants them: packed matrices, norms and the embedding, one layer at a time
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from typing import Protocol
 import torch
 from torch.nn.functional import embedding
 
-from .decoder_inputs import Embedding
 from .decoder_plan import DecoderPlan, LayerPlan, LinearPlan, NormPlan
 from .matrix_ops import Format
 from .packed_matrix import PackedMatrix, pack, padded
@@ -16,6 +17,8 @@ from .parameter_reader import Parameters
 from .step_emitter import NormWeights
 
 Tensors = Sequence[torch.Tensor]
+Lookup = Callable[[torch.Tensor], torch.Tensor]
+"""[T] token ids to [T, hidden_size]."""
 
 
 class KeptTensors(Protocol):
@@ -113,3 +116,23 @@ class DecoderWeights:
     def _float(self, name: str) -> torch.Tensor:
         """A float32 copy, rounded as the model's dtype rounds."""
         return self._parameter(name).to(self._dtype).to(torch.float32, copy=True)
+
+
+class Embedding:
+    """Embeds tokens and, of models that learned them, positions."""
+
+    def __init__(self, plan: DecoderPlan, lookup: Lookup, positions: torch.Tensor | None, dtype: torch.dtype) -> None:
+        """`positions` is their table, [rows, hidden_size]."""
+        self._lookup = lookup
+        self._scale = torch.tensor(plan.embedding_scale, dtype=dtype)
+        self._positions = positions
+        self._offset = plan.positions.offset if plan.positions else 0
+
+    def __call__(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """[T] token ids and positions to [T, hidden_size]."""
+        rows = self._lookup(token_ids)
+        if self._scale != 1:
+            rows = rows * self._scale
+        if self._positions is not None:
+            rows = rows + embedding(positions + self._offset, self._positions)
+        return rows

@@ -5,14 +5,18 @@ Reads headers only, safetensors only, and never runs code that comes with a mode
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,7 +27,6 @@ from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from ..cpu.parameter_reader import Shape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
-from .config_classes import import_config_checks
 from .config_sizes import check_heads, check_sizes
 from .kept_config import KeptConfig, PlainConfig
 
@@ -35,6 +38,7 @@ _QUANTIZED = {
     "I64": torch.int64,
     "F8_E4M3": torch.float8_e4m3fn,
 }
+_ACTIVATIONS, _CHECKS = "transformers.activations", "transformers.utils.type_validators"
 _MASK = re.compile(r"\.att(n|ention)\.(masked_)?bias$")
 """Buffers that older versions of transformers saved beside the weights (Pythia, GPT-2); newer versions make them anew.
 """
@@ -141,6 +145,24 @@ def _read_config(folder: Path) -> Any:
         if reason := _refusal_unread(folder / "config.json"):
             raise ModelUnsupported(reason) from None
         raise ModelCorrupt(f"{folder / 'config.json'} is not readable: {_first_line(error)}") from None
+
+
+def import_config_checks() -> None:
+    """Import transformers' checks of configs without its activations; does nothing if either is imported already.
+
+    The check of an activation's name imports the activations, which import compilers and collectives. Where the model
+    code is our own, this import takes longer than the rest of the start. Only configs of speech models need the check.
+    """
+    if _ACTIVATIONS in sys.modules or _CHECKS in sys.modules:
+        return
+    empty = ModuleType(_ACTIVATIONS)
+    empty.ACT2FN = {}  # type: ignore[attr-defined]  # an empty table: no name is checked
+    sys.modules[_ACTIVATIONS] = empty
+    try:
+        with contextlib.suppress(ImportError):  # of a transformers without this module; a config imports what it needs
+            import_module(_CHECKS)
+    finally:
+        del sys.modules[_ACTIVATIONS]
 
 
 def _plain(config: Any) -> Any:

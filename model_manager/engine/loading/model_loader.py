@@ -1,4 +1,5 @@
-"""From a model's folder to a runner that can execute steps, in the fastest way that its architecture allows.
+"""From a model's folder to a runner that can execute steps, in the fastest way that its architecture allows; and to
+that of the smaller model that guesses for it, if the settings want one, so that both fit.
 
 Knows no requests.
 """
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
 
 from ...wire.config import ModelConfig
+from ...wire.errors import ConfigError
 from ...wire.status import ModelInfo
 from ..cpu.compiled_runner import CompiledRunner
 from ..cpu.decoder_plan import DecoderPlan
@@ -22,11 +26,11 @@ from ..cpu.parameter_reader import stored_parameters
 from ..interface import AdapterSlots, ModelRunner
 from .checkpoint import read_checkpoint
 from .compiled_loader import compiled_plan, compiled_runner, mapped_runner
-from .damage import damage_named
 from .kept_passes import KeptPass
 from .kv_memory import NO_OTHER, OtherModel
 from .placement import Placement
 from .ranks import Rank
+from .refusing import damage_named
 
 if TYPE_CHECKING:
     from ..torch.model_runner import TorchModelRunner
@@ -42,6 +46,25 @@ class LoadedModel:
     info: ModelInfo
     adapter_slots: AdapterSlots | None = None
     """Where the settings ask for adapters."""
+
+
+def load_with_draft(config: ModelConfig, folder: Path) -> tuple[LoadedModel, ModelRunner | None]:
+    """The model in `folder`, and the runner of `config.draft_model` (a folder) over as many blocks.
+
+    Raises what load_model raises, and ConfigError unless both have the same vocabulary.
+    """
+    if config.draft_model is None:
+        return load_model(config, folder), None
+    draft_folder = Path(config.draft_model)
+    own = msgspec.structs.replace(
+        config, model=config.draft_model, max_model_len=None, max_loras=0, speculation="off", draft_model=None
+    )
+    _check_tokens(config, folder, draft_folder)
+    loaded = load_model(config, folder, beside=memory_of(own, draft_folder))
+    runner = load_model(own, draft_folder, num_blocks=loaded.info.num_blocks).runner
+    if runner.vocab_size != loaded.info.vocab_size:
+        raise _other_vocabulary(config, f"{runner.vocab_size} tokens, and {config.model} has {loaded.info.vocab_size}")
+    return loaded, runner
 
 
 def load_model(
@@ -150,3 +173,17 @@ def _info(
         kv_cache_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         revision=config.revision or "",
     )
+
+
+def _check_tokens(config: ModelConfig, folder: Path, draft_folder: Path) -> None:
+    """Raise ConfigError unless both tokenizers, if there are two, are equal: a guess is a token id."""
+    paths = [each / "tokenizer.json" for each in (folder, draft_folder)]
+    if all(path.is_file() for path in paths):
+        ours, drafts = (Tokenizer.from_file(str(path)).get_vocab() for path in paths)
+        if ours != drafts:
+            differing = len(ours.items() ^ drafts.items())
+            raise _other_vocabulary(config, f"{differing} token ids that mean something else than in {config.model}")
+
+
+def _other_vocabulary(config: ModelConfig, difference: str) -> ConfigError:
+    return ConfigError(f"draft_model={config.draft_model!r}: has {difference}; takes a model of the same vocabulary")

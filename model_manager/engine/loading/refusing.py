@@ -1,4 +1,5 @@
-"""The sentence that refuses a model; it names config fields that the engine does not know.
+"""Errors of a load: failures while weights are read, named; and the sentence that refuses a model, which names config
+fields that the engine does not know.
 
 A field is known if every decoder has it, or if its class in transformers declares it and it is a size, a token or
 listed below. Any other field that is not at its default may be why a check failed.
@@ -7,10 +8,15 @@ listed below. Any other field that is not at its default may be why a check fail
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any
 
-from ...wire.errors import ModelUnsupported
+import torch
+
+from ...wire.errors import ModelCorrupt, ModelDoesNotFit, ModelUnsupported
+from ...wire.free_memory import is_shortage, shortage
 
 _MOST_NAMED = 8
 _LONGEST_VALUE = 60
@@ -31,6 +37,21 @@ _KNOWN = frozenset(
     " word_embed_proj_dim embd_pdrop attn_pdrop resid_pdrop dropout hidden_dropout".split()
 )
 """Fields that the engine computes as transformers' code does, if the config's class declares them."""
+
+
+@contextmanager
+def damage_named(folder: Path, *signs: type[Exception]) -> Iterator[None]:
+    """Within, errors of the classes `signs` become ModelCorrupt, or ModelDoesNotFit if memory ran out."""
+    try:
+        yield
+    except Exception as error:
+        if is_shortage(error):
+            raise ModelDoesNotFit(f"{folder}: memory ran out while the weights were loaded: {shortage()}") from None
+        if isinstance(error, torch.OutOfMemoryError):
+            raise ModelDoesNotFit(f"{folder}: memory ran out while the weights were loaded") from None
+        if not isinstance(error, signs):
+            raise
+        raise ModelCorrupt(f"{folder}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
 
 
 def not_served(model: Any, reason: str) -> ModelUnsupported:

@@ -35,10 +35,10 @@ from ..torch.plain_linears import make_linears_plain
 from .architectures import OTHER_PARTS, TEXT_PART_KEYS
 from .attention_probe import probe_attention
 from .checkpoint import Checkpoint
-from .damage import damage_named
 from .kept_passes import KeptPass
 from .own_masks import check_windows
 from .placement import Placement
+from .refusing import damage_named
 from .self_check import check_against_own_attention, tolerance
 
 log = logging.getLogger(__name__)

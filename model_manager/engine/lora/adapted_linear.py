@@ -16,7 +16,7 @@ from torch import nn
 from ...wire.config import ModelConfig
 from ...wire.messages import Adapter
 from ..interface import StepInput
-from ..quantization.read_weights import reads_weight
+from ..quantization.precision import reads_weight
 from .adapter import Factors, read_adapter
 
 log = logging.getLogger(__name__)

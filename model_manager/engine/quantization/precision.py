@@ -7,6 +7,8 @@ step, and docs/how-to/quantization.md has the cost. Embeddings and norms stay in
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +18,6 @@ from torch import nn
 
 from ...wire.config import ModelConfig, Quantization
 from ...wire.errors import ConfigError
-from .read_weights import reads_weight
 from .rounded_linear import Fp8Linear, Int4Linear, Int8Linear, fits_16, fits_int4
 from .rounding import RoundedGroups, RoundedRows, round_groups, round_rows
 from .stored_formats import OrderedGroups, Weight
@@ -65,6 +66,21 @@ def round_linears(model: Any, quantization: Quantization) -> None:
                 setattr(parent, name, rounded or child)
     if left:
         log.warning("%d linear layers keep their dtype: %s does not take their sizes", left, quantization)
+
+
+def reads_weight(parent: nn.Module, name: str) -> bool:
+    """True if the code of `parent` reads the weight of its layer `name` itself, as some routers of experts do."""
+    kind: Any = type(parent)  # mypy takes no class for Hashable
+    return f"self.{name}.weight" in _source(kind)
+
+
+@functools.cache
+def _source(kind: type) -> str:
+    """The code of a class, read once: that takes some 10 ms. Empty where it is not known."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return ""
 
 
 def keeps(quantization: Quantization, device: torch.device) -> Callable[[Weight], bool]:

@@ -11,7 +11,7 @@ import logging
 import torch
 from torch import nn
 
-from ..quantization.read_weights import reads_weight
+from ..quantization.precision import reads_weight
 from .merged_linears import merge
 
 log = logging.getLogger(__name__)

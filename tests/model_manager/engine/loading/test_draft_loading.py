@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from millrace.model_manager.engine.engine import LLMEngine
-from millrace.model_manager.engine.loading.draft_loading import load_with_draft
-from millrace.model_manager.engine.loading.model_loader import load_model
+from millrace.model_manager.engine.loading.model_loader import load_model, load_with_draft
 from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
