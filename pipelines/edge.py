@@ -27,7 +27,7 @@ from types import FrameType
 from typing import NoReturn
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
-from millrace.model_manager.wire.free_memory import is_shortage, shortage
+from millrace.model_manager.wire.machine import is_shortage, shortage
 
 from .words import plain
 

@@ -19,7 +19,7 @@ import msgspec
 
 from ..engine.interface import Engine
 from ..engine.scheduling.stopping import StopRules
-from ..store.engine_formats import is_in_format
+from ..store.contents import is_in_format
 from ..wire.config import Dtype, ModelConfig, Option
 from ..wire.errors import ConfigError, ModelLoadFailed, one_line
 from .conversions import convert, converted

@@ -20,7 +20,7 @@ import numpy as np
 from ..engine.interface import Engine
 from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
-from ..store.engine_formats import is_in_format
+from ..store.contents import is_in_format
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, Option
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed, one_line

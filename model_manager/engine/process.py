@@ -38,8 +38,8 @@ from ..wire.errors import (
     RequestError,
 )
 from ..wire.extras import check_engine_extra
-from ..wire.free_memory import is_shortage, shortage
 from ..wire.imports import importing
+from ..wire.machine import is_shortage, shortage
 from ..wire.messages import Cancel, Failure, Output, Request, Submit
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
 from .interface import Engine, StepResult

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
-from . import apart
 from .closing import Closed, Closing
 
 QUICK = 0.004
@@ -59,7 +58,7 @@ class Grammar:
 
     def consume(self, matcher: LLMatcher, token_id: int) -> bool:
         """Advance one of its matchers; False if that fails."""
-        return apart.consume(matcher, token_id) if self.is_slow else matcher.consume_token(token_id)
+        return _consume_apart(matcher, token_id) if self.is_slow else matcher.consume_token(token_id)
 
     def forced(self, matcher: LLMatcher, *, look: bool) -> list[int]:
         """The tokens that must come next; `look` makes the mask too if it is slow, which may take states of a lexer."""
@@ -105,3 +104,24 @@ def _allowed_first(start: LLMatcher, ends: list[int]) -> int:
     mask = np.frombuffer(start.deep_copy().compute_bitmask(), np.uint8)
     allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
     return int([*ends[:1], *allowed[~np.isin(allowed, ends)]][-1])
+
+
+def _consume_apart(matcher: LLMatcher, token_id: int) -> bool:
+    """As `matcher.consume_token`, which may take a second and keeps the interpreter's lock, so all threads would wait.
+
+    Only a call for several matchers frees the lock. So one that has failed, which is left at once, goes with each.
+    """
+    executor, failed = _several()
+    return bool(executor.consume_token_par([(matcher, token_id), (failed.deep_copy(), 0)])[0])
+
+
+def start_thread() -> None:
+    """Start the thread that slow grammars' matchers are advanced in, as a child of the calling one."""
+    _several()
+
+
+@cache
+def _several() -> tuple[LLExecutor, LLMatcher]:
+    failed = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(""), log_level=0)
+    assert failed.is_error()
+    return LLExecutor(1), failed

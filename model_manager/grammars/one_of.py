@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from ..wire.canonical import canonical
+from ..wire.json_text import canonical
 from .schema_cost import referred
 
 _TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))

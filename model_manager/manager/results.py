@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..wire.canonical import canonical
+from ..wire.json_text import canonical
 from ..wire.messages import Output, Request
 
 _OVERHEAD = 480

@@ -19,10 +19,9 @@ from functools import partial
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
-from ..wire.cores import cores_of_engines
 from ..wire.engine_messages import EngineFailed, EngineReady, Heartbeat, StepReport
 from ..wire.errors import ConfigError, ErrorInfo, InvalidRequest, ManagerUnavailable, MillraceError
-from ..wire.free_memory import free_memory
+from ..wire.machine import cores_of_engines, free_memory
 from ..wire.messages import (
     PROTOCOL,
     Cancel,

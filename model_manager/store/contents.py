@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..wire.backends import BACKENDS
 from ..wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
-from .engine_formats import check_format, is_in_format, readers
 from .weight_headers import read_header
 
 WANTED = (
@@ -26,6 +25,9 @@ WANTED = (
 
 TOKENIZER_FILES = tuple(name for name in WANTED if "safetensors" not in name)
 """What turns text into token ids and back: a model without its weights."""
+
+ENGINE_FILES = tuple(pattern for backend in BACKENDS.values() for pattern in backend.own_files)
+"""Patterns of the files of other engines' own formats, such as OpenVINO's."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -70,7 +72,7 @@ def check(folder: Path, model: str, backend: str = "torch") -> Path:
     if not (folder / "config.json").is_file():
         raise ModelNotFound(f"--model {model}: {folder} has no config.json; name the folder that does")
     if is_in_format(folder, backend):
-        check_format(folder, model, backend)
+        _check_format(folder, model, backend)
     else:
         _check_weights(folder, model, backend)
     if not (folder / "tokenizer.json").is_file():
@@ -79,6 +81,25 @@ def check(folder: Path, model: str, backend: str = "torch") -> Path:
             " put the tokenizer.json that its save_pretrained writes beside config.json"
         )
     return folder
+
+
+def is_in_format(folder: Path, backend: str) -> bool:
+    """True if the folder holds a model in the own format of that back end."""
+    return any((folder / name).is_file() for name in BACKENDS[backend].own_files[:1])
+
+
+def _check_format(folder: Path, model: str, backend: str) -> None:
+    """Raises ModelCorrupt where a file of the back end's format is missing or empty."""
+    for name in BACKENDS[backend].own_files:
+        file = folder / name
+        if "*" not in name and not (file.is_file() and file.stat().st_size):
+            state = "empty" if file.is_file() else "missing"
+            raise ModelCorrupt(f"--model {model}: {name} is {state}, a part of {backend}'s format; convert it again")
+
+
+def _readers(folder: Path) -> list[str]:
+    """The back ends that load the folder as it is, by the format of its files."""
+    return [name for name in BACKENDS if is_in_format(folder, name)]
 
 
 def weight_files(folder: Path, name: str = "", backend: str = "torch") -> list[Path]:
@@ -91,7 +112,7 @@ def weight_files(folder: Path, name: str = "", backend: str = "torch") -> list[P
         return list(_shards(folder, name))
     if (folder / _WEIGHTS).is_file():
         return [folder / _WEIGHTS]
-    if others := readers(folder):
+    if others := _readers(folder):
         raise ModelUnsupported(f"{name}: is in the format of {others[0]}: --backend {others[0]} loads it as it is")
     others = [path.name for pattern in _OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
     own = "".join(f", nor {file}" for file in BACKENDS[backend].own_files[:1])

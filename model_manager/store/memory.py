@@ -17,9 +17,8 @@ from typing import Any
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from ..wire.errors import MillraceError, ModelNotFound
-from ..wire.free_memory import ENGINE_BYTES
-from .contents import weight_files
-from .engine_formats import is_in_format
+from ..wire.machine import ENGINE_BYTES
+from .contents import is_in_format, weight_files
 from .gguf import gguf_bytes, is_gguf
 from .weight_headers import Tensor, read_header
 

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..wire.errors import ModelCorrupt
-from .contents import WANTED, is_wanted
-from .engine_formats import ENGINE_FILES
+from .contents import ENGINE_FILES, WANTED, is_wanted
 from .gguf import gguf_files, is_gguf, read_gguf
 from .kinds_of_names import in_bucket
 from .weight_headers import Header, read_header

@@ -1,6 +1,7 @@
-"""JSON from people's texts (files, flags, columns of tables), read strictly: nothing that a text says is lost.
+"""JSON from people's texts (files, flags, columns of tables), read strictly: nothing that a text says is lost. And one
+way to write a value down: equal values, equal bytes, in any process.
 
-Knows no meaning of what it reads.
+Knows no meaning of what it reads and writes.
 """
 
 from __future__ import annotations
@@ -8,9 +9,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from .errors import InvalidRequest
 
 _BOM = "\ufeff"
+_canonical_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys; keys that are numbers (token ids) become strings, which is how JSON has them anyway."""
+    return _canonical_encoder.encode(msgspec.to_builtins(value, str_keys=True))
 
 
 def json_value(text: str) -> Any:

@@ -14,9 +14,9 @@ import msgspec
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from millrace.model_manager.grammars.compiling import check as check_constraint
-from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.json_text import canonical
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 from millrace.transforms.addresses import Address, Files

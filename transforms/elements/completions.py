@@ -12,8 +12,8 @@ from typing import Any, Self
 import apache_beam as beam
 import msgspec
 
-from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
+from millrace.model_manager.wire.json_text import canonical
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
 from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from millrace.model_manager.wire.canonical import canonical
 from millrace.model_manager.wire.chat_messages import parse_messages
 from millrace.model_manager.wire.errors import InvalidRequest, RequestError
+from millrace.model_manager.wire.json_text import canonical
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .completions import DeadLetter, Prompt, content_id

@@ -17,7 +17,7 @@ from ...store.gguf import GgufHeader, gguf_bytes, gguf_files, is_gguf, read_gguf
 from ...store.memory import SHARE_OF_MACHINE
 from ...wire.config import ModelConfig
 from ...wire.errors import ConfigError, ModelDoesNotFit, ModelLoadFailed, ModelUnsupported
-from ...wire.free_memory import free_memory
+from ...wire.machine import free_memory
 from ...wire.status import ModelInfo
 from ..model_info import info_of
 from .engine import LlamaCppEngine

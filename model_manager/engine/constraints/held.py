@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, TypeVar
 
-from ...grammars import apart
+from ...grammars.grammar import start_thread
 from ...grammars.guide import Guide
 from ...wire.errors import RequestError
 from ..interface import StepResult
@@ -112,4 +112,4 @@ def _go_on_after(filling: Future[None], guide: Guide) -> None:
 def _stand_back() -> None:
     """Let the engine's other threads go first; llguidance's own thread, which this one starts, inherits that."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
-    apart.start()
+    start_thread()

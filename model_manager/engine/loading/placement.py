@@ -13,8 +13,7 @@ import torch
 
 from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, tied_output_numbers
 from ...wire.config import ModelConfig
-from ...wire.cores import cores_of_engines
-from ...wire.free_memory import free_memory
+from ...wire.machine import cores_of_engines, free_memory
 from ..paged_attention import AttentionLayout, CacheShape
 from ..quantization.precision import CACHE_FORMATS, check_formats
 from ..sampling.torch_sampling import BYTES_A_WEIGHT, MOST_WEIGHTS

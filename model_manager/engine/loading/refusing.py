@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...wire.errors import ModelCorrupt, ModelDoesNotFit, ModelUnsupported
-from ...wire.free_memory import is_shortage, shortage
+from ...wire.machine import is_shortage, shortage
 
 _MOST_NAMED = 8
 _LONGEST_VALUE = 60

@@ -10,7 +10,6 @@ import pytest
 from millrace.model_manager.manager import gpus
 from millrace.model_manager.manager.gpus import engine_setups, gpu_memory, visible_gpus
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.cores import cores_of_engines, usable_cores
 from millrace.model_manager.wire.errors import ConfigError
 
 FOUR = ("0", "1", "2", "3")
@@ -67,14 +66,6 @@ def test_fewer_engines_may_be_asked_for_and_no_more_than_there_are_gpus_for() ->
 def test_on_a_cpu_there_is_one_engine_which_computes_on_all_of_its_cores(config: ModelConfig) -> None:
     (setup,) = engine_setups(config, FOUR, 8)
     assert (setup.config, setup.gpus) == (msgspec.structs.replace(config, num_threads=8), ())
-
-
-@pytest.mark.parametrize(("told", "cores"), [("3", 3), ("", usable_cores()), ("0", usable_cores())])
-def test_the_environment_may_say_how_many_cores_engines_have(
-    told: str, cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
-    assert cores_of_engines() == cores
 
 
 def test_several_on_a_cpu_divide_its_cores_unless_told_how_many_to_use() -> None:

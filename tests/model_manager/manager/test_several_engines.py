@@ -8,7 +8,7 @@ import signal
 import psutil
 import pytest
 
-from millrace.model_manager.wire.cores import cores_of_engines
+from millrace.model_manager.wire.machine import cores_of_engines
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine
 from tests.model_manager.manager.router_world import SETTINGS, opened, request, world

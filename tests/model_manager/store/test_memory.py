@@ -18,7 +18,7 @@ from millrace.model_manager.store.gguf import gguf_files
 from millrace.model_manager.store.locating import tokenizer_digest
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.model_manager.wire.free_memory import ENGINE_BYTES
+from millrace.model_manager.wire.machine import ENGINE_BYTES
 
 CONFIG = ModelConfig(device="cpu", dtype="float32")
 FOLDER = resolve(EMBEDDED_MODEL)

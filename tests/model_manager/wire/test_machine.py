@@ -1,14 +1,23 @@
-"""What is free: the machine's memory, within the limits of the control groups that the process is in."""
+"""How many cores engines have, and what is free: the machine's memory, within the limits of control groups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import psutil
+import pytest
 
-from millrace.model_manager.wire.free_memory import free_memory
+from millrace.model_manager.wire.machine import cores_of_engines, free_memory, usable_cores
 
 _MIB = 2**20
+
+
+@pytest.mark.parametrize(("told", "cores"), [("3", 3), ("", usable_cores()), ("0", usable_cores())])
+def test_the_environment_may_say_how_many_cores_engines_have(
+    told: str, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    assert cores_of_engines() == cores
 
 
 def test_a_version_2_control_group_limits_what_is_free(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Equal values have equal bytes."""
+"""JSON: equal values have equal bytes."""
 
 from __future__ import annotations
 
-from millrace.model_manager.wire.canonical import canonical
+from millrace.model_manager.wire.json_text import canonical
 from millrace.model_manager.wire.sampling import SamplingParams
 
 

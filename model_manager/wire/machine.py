@@ -1,8 +1,9 @@
-"""Memory that a process on this machine may still take. Knows nothing of models."""
+"""Cores that a process of this machine, or container, may use, and memory that it may still take. Knows no model."""
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from pathlib import Path
 
@@ -13,6 +14,23 @@ _ENGINE_SPACE_GIB, _ENGINE_GIB = 4.5, 0.8
 """What an engine on a CPU takes with a model of a few MB: address space, most of it for libraries, and memory."""
 ENGINE_BYTES = int(_ENGINE_GIB * _GIB)
 _SHORTAGE = ("DefaultCPUAllocator", "annot allocate memory", "failed to map segment")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, ≥ 1: by its affinity and its container's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    share, _, period = (quota.read_text() if quota.is_file() else "max").partition(" ")
+    return max(1, min(cores, round(int(share) / int(period)))) if share.isdigit() else cores
+
+
+def cores_of_engines() -> int:
+    """Cores that engines on the CPU divide: as many as OMP_NUM_THREADS says, where it is set, else all usable ones.
+
+    Of a list, as OpenMP takes it for regions in each other, the first number.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(told) if told.isdecimal() and int(told) else usable_cores()
 
 
 def free_memory(
