@@ -15,8 +15,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..store.cache_folder import cache_folder
-from ..wire.config import ModelConfig
+from ..wire.config import ModelConfig, cache_folder
 from ..wire.errors import ModelLoadFailed
 
 

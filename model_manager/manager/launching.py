@@ -10,10 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..store.cache_folder import cache_folder
 from ..store.environments import engine_environment, engine_python
 from ..wire.backends import BACKENDS
-from ..wire.config import ModelConfig
+from ..wire.config import ModelConfig, cache_folder
 from .template import ForkedProcess, Template
 from .template_process import TemplateProcess
 

@@ -23,12 +23,11 @@ from pathlib import Path
 from textwrap import shorten
 
 from ..wire.backends import BACKENDS, Backend, BuiltFor, Pins
-from ..wire.config import ModelConfig
+from ..wire.config import ModelConfig, cache_folder
 from ..wire.errors import ConfigError, ModelLoadFailed
 from ..wire.extras import check_engine_extra, lacking, pip_install
 from ..wire.manager_place import ManagerPlace
 from ..wire.tcp import TcpManager
-from .cache_folder import cache_folder
 
 PROCESS_PACKAGES = ("llguidance>=1.7,<2", "msgspec==0.22.0", "numpy>=2.3,<3", "psutil==7.2.2", "tokenizers>=0.22,<1")
 """What the inference process imports whatever the engine; some engines pin versions of three of them."""

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..wire.backends import BACKENDS
-from ..wire.config import EMBEDDED_MODEL
+from ..wire.config import EMBEDDED_MODEL, cache_folder
 from ..wire.conversion import nearest
 from ..wire.errors import ConfigError, ModelNotFound
-from .cache_folder import cache_folder
 from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter, check_sizes
 from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
 from .kinds_of_names import in_bucket, is_hub_name

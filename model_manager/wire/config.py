@@ -264,6 +264,14 @@ def runtime_dir() -> Path:
     return Path(named) if named else Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}"
 
 
+def cache_folder() -> Path:
+    """Where a machine keeps fetched files and what it found out about them: `MILLRACE_CACHE_DIR`, else
+    ~/.cache/millrace.
+    """
+    named = os.environ.get("MILLRACE_CACHE_DIR")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "millrace"
+
+
 def _no_option(name: str) -> str:
     meant = nearest(name, ModelConfig.__struct_fields__)
     setting = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.types import Scope
 
-from millrace.model_manager.store.cache_folder import cache_folder
+from millrace.model_manager.wire.config import cache_folder
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..settings import ServeConfig

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ...store.cache_folder import cache_folder
+from ...wire.config import cache_folder
 from ..cpu.decoder_plan import COMPUTED_ROPE, DecoderPlan, Rope
 from .kept_files import evict_oldest, surroundings, write_atomically
 

@@ -16,7 +16,7 @@ import msgspec
 import numba
 import torch
 
-from ...store.cache_folder import cache_folder
+from ...wire.config import cache_folder
 from .kept_files import evict_oldest, surroundings, write_atomically
 from .placement import Placement
 

@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 import torch
 
-from ...store.cache_folder import cache_folder
+from ...wire.config import cache_folder
 from ..cpu.decoder_plan import DecoderPlan
 from ..cpu.decoder_weights import KeptTensors, Tensors
 from ..cpu.matrix_ops import Format

@@ -21,9 +21,8 @@ from millrace.model_manager.client.deltas import OnDelta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.store import resolve
-from millrace.model_manager.store.cache_folder import cache_folder
 from millrace.model_manager.wire.backends import BACKENDS
-from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig, cache_folder
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, PromptTooLong, RequestAborted, RequestError
 from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams

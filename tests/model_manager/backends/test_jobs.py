@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.store.cache_folder import cache_folder
+from millrace.model_manager.wire.config import cache_folder
 from tests.job_commands import job_command
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.backends.real_servers import (
