@@ -35,7 +35,7 @@ from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 SEED = 50_000

@@ -75,7 +75,7 @@ class Profiler:
         return self._profile("prompts begin", _PROMPT_STEPS)
 
     def _add(self, sequences: int, max_tokens: int) -> None:
-        from millrace.model_manager.wire.messages import Request
+        from millrace.model_manager.wire.request import Request
         from millrace.model_manager.wire.sampling import SamplingParams
 
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)

@@ -28,7 +28,7 @@ from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.engine.interface import StepInput, StepOutput
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
 

@@ -31,7 +31,7 @@ from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.store.resolving import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)

@@ -110,7 +110,7 @@ def record(
 
 
 def _requests(items: list[Item]) -> Iterator[Any]:
-    from millrace.model_manager.wire.messages import Request
+    from millrace.model_manager.wire.request import Request
     from millrace.model_manager.wire.sampling import SamplingParams
 
     for i, item in enumerate(items):

@@ -16,8 +16,8 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason, Output
-from millrace.model_manager.wire.messages import Task as RequestTask
+from millrace.model_manager.wire.request import FinishReason, Output
+from millrace.model_manager.wire.request import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt, content_id

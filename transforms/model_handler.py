@@ -16,7 +16,7 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, InvalidRequest, RequestError
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Completion, Prompt

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.model_manager.wire.messages import Pooling
+from millrace.model_manager.wire.request import Pooling
 
 from .typed.template import DEFAULT_TEMPLATE, Template
 

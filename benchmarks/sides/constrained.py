@@ -38,7 +38,7 @@ class Millrace:
 
     def run(self, asked: list[Asked]) -> list[int]:
         """How many tokens each came to."""
-        from millrace.model_manager.wire.messages import Request
+        from millrace.model_manager.wire.request import Request
         from millrace.model_manager.wire.sampling import SamplingParams
 
         for i, each in enumerate(asked):

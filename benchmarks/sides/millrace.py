@@ -66,7 +66,7 @@ class MillraceEngine:
         return self.engine._runner
 
     def run(self, items: list[Item]) -> list[int]:
-        from millrace.model_manager.wire.messages import Request
+        from millrace.model_manager.wire.request import Request
         from millrace.model_manager.wire.sampling import SamplingParams
 
         for i, item in enumerate(items):

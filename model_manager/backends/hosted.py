@@ -27,7 +27,7 @@ from ..grammars.compiling import check
 from ..wire.constraint import Constraint
 from ..wire.errors import ConstraintNotMet, RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import FinishReason, Request
+from ..wire.request import FinishReason, Request
 from ..wire.sampling import SamplingParams
 from ..wire.status import EngineStats, ModelInfo
 

@@ -14,7 +14,7 @@ from ..store import find_adapter
 from ..store.adapters import stamp
 from ..wire.conversion import shown
 from ..wire.errors import InvalidRequest, ModelError
-from ..wire.messages import LONGEST_NAME, Adapter
+from ..wire.request import LONGEST_NAME, Adapter
 
 _TRY_AGAIN_AFTER = 30.0
 """Seconds for which a name that was not found is not looked for again."""

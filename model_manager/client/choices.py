@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..wire.messages import Output, Request
+from ..wire.request import Output, Request
 from .deltas import Delta, OnDelta
 from .joined import sibling_id, submit_joined
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from ..wire.errors import MillraceError, RequestAborted, RequestError
-from ..wire.messages import Failure, FinishReason, Output
+from ..wire.request import Failure, FinishReason, Output
 from ..wire.timings import Setback
 from .deltas import Generated
 from .generation import Decoder, answer_of, partial_text

@@ -13,7 +13,7 @@ import msgspec
 
 from ..wire.errors import EngineError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import NewTokens, Output, Request
+from ..wire.request import NewTokens, Output, Request
 from .generation import Decoder, with_texts
 from .text_pieces import REPLACEMENT
 

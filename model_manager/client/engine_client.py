@@ -17,7 +17,7 @@ from ..wire.backends import BACKENDS, Backend
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import ConfigError, InvalidRequest
 from ..wire.manager_place import manager_place
-from ..wire.messages import LONGEST_NAME, Output, Pooling, Request
+from ..wire.request import LONGEST_NAME, Output, Pooling, Request
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo

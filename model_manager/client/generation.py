@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..wire.common_beginning import common_beginning
 from ..wire.logprobs import Logprobs, TokenLogprob, TopLogprob
-from ..wire.messages import FinishReason, Output, Request
+from ..wire.request import FinishReason, Output, Request
 from ..wire.sampling import SamplingParams
 from .text_pieces import REPLACEMENT, TextPieces
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from ..wire.errors import InvalidRequest
-from ..wire.messages import LONGEST_NAME, Request
+from ..wire.request import LONGEST_NAME, Request
 
 Result = TypeVar("Result")
 Send = Callable[[Request], Future[Any]]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..wire.errors import InvalidRequest
 from ..wire.logprobs import Logprobs
-from ..wire.messages import NewTokens, Request
+from ..wire.request import NewTokens, Request
 from .deltas import Deltas, Generated
 
 

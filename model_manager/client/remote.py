@@ -7,7 +7,8 @@ import threading
 import time
 
 from ..wire.errors import ConfigError, ManagerUnavailable
-from ..wire.messages import Adapter, AdapterFound, FindAdapter, ManagerToClient
+from ..wire.messages import AdapterFound, FindAdapter, ManagerToClient
+from ..wire.request import Adapter
 from ..wire.tcp import TcpManager, Unreachable
 from ..wire.transport import Connection
 from .adapter_lookup import Adapters

@@ -16,7 +16,7 @@ from typing import Any
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from ..wire.messages import Output, Request
+from ..wire.request import Output, Request
 from ..wire.timings import Setback
 from .choices import SendStreamed
 from .deltas import OnDelta

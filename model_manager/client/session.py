@@ -32,19 +32,17 @@ from ..wire.messages import (
     Cancel,
     CloseModel,
     Credits,
-    Failure,
     ManagerToClient,
     ModelFailed,
     ModelReady,
     ModelWarnings,
     OpenModel,
-    Output,
     Pong,
     Progress,
-    Request,
     Results,
     Submit,
 )
+from ..wire.request import Failure, Output, Request
 from ..wire.shared_settings import UnmetSetting, sentence, unmet_settings
 from ..wire.status import ModelInfo
 from ..wire.transport import ConnectionLost, ProtocolError, encode

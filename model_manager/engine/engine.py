@@ -19,7 +19,7 @@ from ..grammars.compiling import GrammarCompiler
 from ..wire.config import ModelConfig
 from ..wire.errors import NonFiniteLogits, RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import FinishReason, Request
+from ..wire.request import FinishReason, Request
 from ..wire.status import EngineStats, ModelInfo
 from .constraints.held import HeldSequences
 from .constraints.masks import Masks

@@ -25,7 +25,7 @@ from ..grammars.compiling import GrammarCompiler
 from ..wire.config import ModelConfig
 from ..wire.errors import RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import FinishReason, Request
+from ..wire.request import FinishReason, Request
 from ..wire.status import EngineStats, ModelInfo
 from .constraints.preparation import guide_alone
 from .counters import EngineCounters

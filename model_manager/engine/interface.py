@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..wire.errors import InvalidRequest
 from ..wire.logprobs import Logprobs
-from ..wire.messages import Adapter, Failure, NewText, Output, Request
+from ..wire.request import Adapter, Failure, NewText, Output, Request
 from ..wire.status import EngineStats, ModelInfo
 
 Ints = npt.NDArray[np.int32]

@@ -40,7 +40,8 @@ from ..wire.errors import (
 from ..wire.extras import check_engine_extra
 from ..wire.imports import importing
 from ..wire.machine import is_shortage, shortage
-from ..wire.messages import Cancel, Failure, Output, Request, Submit
+from ..wire.messages import Cancel, Submit
+from ..wire.request import Failure, Output, Request
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
 from .interface import Engine, StepResult
 from .manager_link import MALFORMED_INPUT, ManagerLink

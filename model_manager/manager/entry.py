@@ -10,7 +10,7 @@ import msgspec
 
 from ..wire.errors import RequestError
 from ..wire.logprobs import Logprobs
-from ..wire.messages import Failure, FinishReason, NewText, NewTokens, Output, Request
+from ..wire.request import Failure, FinishReason, NewText, NewTokens, Output, Request
 from ..wire.timings import Setback, Timings
 
 Answer = TypeVar("Answer", Output, Failure)

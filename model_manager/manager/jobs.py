@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from ..wire.messages import Output, Request
+from ..wire.request import Output, Request
 from ..wire.status import JobStatus
 
 _MOST_JOBS = 256

@@ -22,7 +22,8 @@ from ..store.memory import MemoryNeed
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.engine_messages import StepReport
 from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
-from ..wire.messages import FinishReason, ModelFailed, ModelReady, ModelWarnings, OpenModel, Request
+from ..wire.messages import ModelFailed, ModelReady, ModelWarnings, OpenModel
+from ..wire.request import FinishReason, Request
 from ..wire.shared_settings import unmet_settings
 from ..wire.status import EngineStats, ModelInfo, ModelStatus
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State

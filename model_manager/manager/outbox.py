@@ -8,7 +8,8 @@ from itertools import groupby
 
 from ..wire.batching import failure_batches, output_batches
 from ..wire.config import ModelConfig
-from ..wire.messages import Failure, Message, Output, Results
+from ..wire.messages import Message, Results
+from ..wire.request import Failure, Output
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from ..wire.batching import progress_batches, request_batches
 from ..wire.config import ManagerConfig
 from ..wire.engine_messages import StepReport
 from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
-from ..wire.messages import Cancel, Credits, Failure, FinishReason, NewTokens, Output, Progress, Request, Submit
+from ..wire.messages import Cancel, Credits, Progress, Submit
+from ..wire.request import Failure, FinishReason, NewTokens, Output, Request
 from .credits import CreditAccounts
 from .engine_pool import EnginePool, EngineSlot
 from .entry import Entry

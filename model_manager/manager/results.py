@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ..wire.json_text import canonical
-from ..wire.messages import Output, Request
+from ..wire.request import Output, Request
 
 _OVERHEAD = 480
 """Bytes that an entry takes beside its message, about."""

@@ -27,7 +27,6 @@ from ..wire.messages import (
     Cancel,
     ClientMessage,
     CloseModel,
-    Failure,
     FindAdapter,
     GetStatus,
     Hello,
@@ -42,6 +41,7 @@ from ..wire.messages import (
     Submit,
     Welcome,
 )
+from ..wire.request import Failure
 from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor, host_of

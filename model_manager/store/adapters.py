@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from ..wire.messages import Adapter
+from ..wire.request import Adapter
 from .contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .resolving import resolve_adapter
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from .logprobs import Logprobs
-from .messages import Failure, NewTokens, Output, Request
+from .request import Failure, NewTokens, Output, Request
 
 MOST_TOKENS = 2**20
 """In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""

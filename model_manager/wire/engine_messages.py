@@ -3,7 +3,7 @@
     manager ──StartEngine, Submit, Cancel, Shutdown──► engine
     manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
 
-Requests, answers and what else such messages consist of is in messages.py.
+Requests and their answers are in request.py, messages that both sides of the manager have in messages.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 from .config import ModelConfig
 from .errors import ErrorInfo
 from .logprobs import Logprobs
-from .messages import Cancel, Failure, Message, NewText, Output, Submit
+from .messages import Cancel, Message, Submit
+from .request import Failure, NewText, Output
 from .status import EngineStats, ModelInfo
 
 

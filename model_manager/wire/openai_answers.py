@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .logprobs import TokenLogprob
-from .messages import FinishReason
+from .request import FinishReason
 
 _REASONS = {FinishReason.DEADLINE: FinishReason.LENGTH}
 """OpenAI's word for an answer that was cut, whatever cut it."""

@@ -19,7 +19,7 @@ import msgspec
 
 from millrace.model_manager.wire.errors import ErrorInfo
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.timings import Timings
 
 _NO_TIMINGS = Timings(0.0, 0.0, 0.0)

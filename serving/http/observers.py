@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 
 _log = logging.getLogger(__name__)
 

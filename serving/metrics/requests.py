@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 
 from ..http.observers import Observed
 from .histogram import LabelledHistogram

@@ -10,8 +10,8 @@ from typing import Any
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.encoding import Prompt
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.openai_answers import logprobs_of, usage
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..requests.exchanges import AnswerPart, End, Question

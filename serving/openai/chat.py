@@ -9,8 +9,8 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Output
 from millrace.model_manager.wire.openai_answers import choice, reason_word
+from millrace.model_manager.wire.request import Output
 
 from ..http.errors import HttpError
 from ..requests.service import Service

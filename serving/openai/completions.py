@@ -11,8 +11,8 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output
 from millrace.model_manager.wire.openai_answers import choice, logprobs_of, reason_word
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..requests.exchanges import End

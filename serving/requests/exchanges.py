@@ -14,7 +14,7 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import MillraceError, RequestAborted
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 
 from ..http.errors import HttpError
 from .names import new_name

@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.model_manager.client.encoding import Prompt
 from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 
 from ..openai.answers import question
 from ..requests.exchanges import AnswerPart, End, Question

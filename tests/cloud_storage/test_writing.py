@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError, StorageError
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.pipelines.edge import unwrapped
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
 from millrace.transforms.generate import Generate

@@ -27,7 +27,8 @@ from millrace.model_manager.manager.model import Model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.engine_messages import EngineReady, StepReport
-from millrace.model_manager.wire.messages import Message, Output, Request, Submit
+from millrace.model_manager.wire.messages import Message, Submit
+from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.memory_pipes import (
     ClientSocket,

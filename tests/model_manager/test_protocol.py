@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millrace.model_manager.wire.errors import EngineKiller, EngineLost, InvalidRequest, MillraceError, RequestAborted
-from millrace.model_manager.wire.messages import ModelFailed, Output, Results, Submit
+from millrace.model_manager.wire.messages import ModelFailed, Results, Submit
+from millrace.model_manager.wire.request import Output
 from tests.model_manager.one_process import World
 from tests.model_manager.sides import Asked, ClientSide, config, expected, is_invalid
 from tests.model_manager.sides import settings as manager_settings

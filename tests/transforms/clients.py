@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from millrace.model_manager.wire.errors import EngineLost, ModelNotFound, NonFiniteLogits
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions

@@ -13,7 +13,7 @@ from millrace.model_manager.store.resolving import resolve_tokenizer
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Content
 from millrace.transforms.models.stand_in import StandInClient, stand_in_output

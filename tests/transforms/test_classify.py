@@ -11,7 +11,7 @@ import pytest
 from millrace import Classification, Classify, ModelConfig, Prompt
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Content
 from millrace.transforms.models.stand_in import StandInClient, stand_in_output

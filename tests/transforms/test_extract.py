@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import SetupOptions
 from millrace import Extract, ModelConfig, Prompt, Span
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.models.client import Content
 from millrace.transforms.models.stand_in import StandInClient

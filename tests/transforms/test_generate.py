@@ -10,7 +10,7 @@ from apache_beam.typehints import Any as AnyType
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt, Usage
 from millrace.transforms.elements.metrics import ACTIVE

@@ -19,7 +19,7 @@ from examples.embedded_model.data import examples
 from examples.embedded_model.split import Split
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.common_beginning import common_beginning
-from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.request import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth.engines import FOLDER, answers, started
 

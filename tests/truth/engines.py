@@ -11,7 +11,7 @@ from millrace.model_manager.engine.interface import Engine
 from millrace.model_manager.engine.process import load_engine
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.engine_messages import StartEngine
-from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.request import Failure, Output, Request
 from tests.model_manager.engine.whole_engines import ended
 
 FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL

@@ -34,7 +34,7 @@ from millrace.model_manager.client.generation import text_of
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.engine.interface import Engine
 from millrace.model_manager.wire.common_beginning import common_beginning
-from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth.constraints_drawn import Drawn, drawn
 from tests.truth.engines import FOLDER, answers, started

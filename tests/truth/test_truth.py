@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.engine.interface import Engine
 from millrace.model_manager.wire.constraint import Constraint
-from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.request import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.truth import company, outputs
 from tests.truth.constraints_drawn import Drawn

@@ -15,7 +15,7 @@ import msgspec
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
 from millrace.model_manager.wire.json_text import canonical
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import apache_beam as beam
 import msgspec
 
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.timings import Timings
 
 from .completions import StructCoder, Usage

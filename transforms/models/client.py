@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
-from millrace.model_manager.wire.messages import Output, Pooling
+from millrace.model_manager.wire.request import Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import connection_of
 from millrace.model_manager.wire.shared_settings import UnmetSetting

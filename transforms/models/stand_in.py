@@ -15,7 +15,7 @@ import msgspec
 
 from millrace.model_manager.wire.errors import MillraceError, PromptTooLong
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output, Pooling
+from millrace.model_manager.wire.request import FinishReason, Output, Pooling
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 from millrace.model_manager.wire.status import ModelInfo

@@ -16,8 +16,8 @@ import msgspec
 from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
-from millrace.model_manager.wire.messages import Output
-from millrace.model_manager.wire.messages import Task as RequestTask
+from millrace.model_manager.wire.request import Output
+from millrace.model_manager.wire.request import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 
 from ..elements.completions import Prompt
 from ..elements.repeated_ids import AnsweredIds

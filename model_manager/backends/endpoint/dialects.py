@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...wire.errors import InvalidRequest
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 
 ALWAYS = frozenset(("max_tokens", "temperature", "n", "priority", "deadline"))

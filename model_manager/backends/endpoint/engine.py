@@ -23,7 +23,7 @@ from ...engine.interface import StepResult
 from ...wire.config import ModelConfig
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import InvalidRequest
-from ...wire.messages import NewText, Request
+from ...wire.request import NewText, Request
 from ...wire.status import EngineStats, ModelInfo
 from ..model_info import info_of
 from .dialects import Dialect

@@ -15,7 +15,7 @@ from ...engine.counters import Throughput
 from ...wire.config import ModelConfig
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import DeadlineExceeded, RequestError
-from ...wire.messages import Failure, FinishReason, Output, Request
+from ...wire.request import Failure, FinishReason, Output, Request
 from ...wire.status import EngineStats
 from ...wire.timings import Setback, Timings
 from .balancer import Balancer

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from ...wire.errors import InvalidRequest, ModelUnsupported
-from ...wire.messages import Request
+from ...wire.request import Request
 from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, cut_at_stop, given, parsed
 
 _INPUTS = {

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ...wire.errors import InvalidRequest
-from ...wire.messages import Request
+from ...wire.request import Request
 from .dialects import Call, Garbled
 from .kserve import KServe, Tensor
 from .kserve_messages import CONTENTS, MESSAGES

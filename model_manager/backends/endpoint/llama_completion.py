@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ...wire.errors import InvalidRequest
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from .dialects import Answer, Call, Garbled, TextDialect, parsed
 from .streams import StreamPiece, TokenIdList, goes_on
 

@@ -6,7 +6,7 @@ import queue
 import threading
 
 from ...wire.batching import MOST_TOKENS
-from ...wire.messages import Failure, Output
+from ...wire.request import Failure, Output
 from .streams import Kept
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ...wire.endpoint_options import EndpointOptions
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from .dialects import Answer, Call, Garbled, TextDialect, check_task, given, parsed
 from .openai import OpenAI
 

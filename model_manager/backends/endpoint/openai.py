@@ -19,7 +19,7 @@ from ...wire.constraint import Constraint
 from ...wire.conversion import unknown
 from ...wire.endpoint_options import EndpointOptions, listed
 from ...wire.errors import ConfigError, InvalidRequest
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, given, has_path, parsed
 from .streams import StreamPiece, TokenIdList, goes_on
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
-from ...wire.messages import Request
+from ...wire.request import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
 from .dialects import Answer, Dialect, Garbled, plausible, sound

@@ -17,7 +17,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import msgspec
 
 from ...wire.backends import BACKENDS
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 from .dialects import Answer, Dialect, Garbled
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from .dialects import Answer, Call, Garbled, TextDialect, cut_at_stop, given, parsed
 
 _SAMPLING = frozenset(("top_k", "top_p", "typical_p", "seed"))

@@ -16,7 +16,7 @@ from ...engine.counters import EngineCounters
 from ...engine.interface import StepResult
 from ...engine.sampling.token_rules import check_token_ids
 from ...wire.errors import DeadlineExceeded, InvalidRequest, RequestError
-from ...wire.messages import Failure, FinishReason, Output, Request
+from ...wire.request import Failure, FinishReason, Output, Request
 from ...wire.status import EngineStats, ModelInfo
 from ...wire.timings import Timings
 from .exchange import AnswerStream, LlamaServer, PartialAnswer, meets_constraint

@@ -24,7 +24,7 @@ from ...grammars.compiling import as_lark, check, is_whole
 from ...wire.constraint import Constraint
 from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong, one_line
 from ...wire.logprobs import LEAST, Logprobs, TokenLogprob, TopLogprob
-from ...wire.messages import FinishReason, Request
+from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 
 _FIELDS = ["content", "tokens", "stop", "stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated"]

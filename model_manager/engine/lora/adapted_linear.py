@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ...wire.config import ModelConfig
-from ...wire.messages import Adapter
+from ...wire.request import Adapter
 from ..interface import StepInput
 from ..quantization.precision import reads_weight
 from .adapter import Factors, read_adapter

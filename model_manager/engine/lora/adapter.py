@@ -24,7 +24,7 @@ from ...store.adapters import digest_of
 from ...store.contents import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ...wire.conversion import converted
 from ...wire.errors import InvalidRequest
-from ...wire.messages import Adapter
+from ...wire.request import Adapter
 from ..interface import AdapterNotRead
 
 _NO_EFFECT = ("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version",

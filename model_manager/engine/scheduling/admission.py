@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from ...wire.errors import InvalidRequest, PromptTooLong
-from ...wire.messages import Request
+from ...wire.request import Request
 from .sequence import Sequence
 from .stopping import StopRules
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from ...wire.errors import InvalidRequest
-from ...wire.messages import Adapter, Request
+from ...wire.request import Adapter, Request
 from ..interface import AdapterNotRead, AdapterSlots
 from .sequence import Sequence
 

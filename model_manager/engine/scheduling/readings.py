@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...wire.logprobs import Logprobs
-from ...wire.messages import Pooling, Request
+from ...wire.request import Pooling, Request
 
 Floats = npt.NDArray[np.float32]
 

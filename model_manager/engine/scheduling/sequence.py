@@ -15,7 +15,7 @@ from ...grammars.closing import Closed
 from ...grammars.guide import Guide
 from ...wire.errors import ConstraintNotMet, DeadlineExceeded, RequestError
 from ...wire.logprobs import Logprobs
-from ...wire.messages import Failure, FinishReason, Output, Request
+from ...wire.request import Failure, FinishReason, Output, Request
 from ...wire.timings import Timings
 from ..sampling.token_rules import TokenRules
 from .acceptance import Acceptance

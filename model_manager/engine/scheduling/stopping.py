@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from ...grammars.guide import Guide
 from ...wire.common_beginning import common_beginning
 from ...wire.errors import InvalidRequest, ModelCorrupt
-from ...wire.messages import FinishReason
+from ...wire.request import FinishReason
 from ...wire.sampling import SamplingParams
 from ..sampling.token_rules import TokenRules, token_rules
 

@@ -13,7 +13,7 @@ from millrace.model_manager.backends.endpoint import sending
 from millrace.model_manager.backends.endpoint.engine import EndpointEngine, load
 from millrace.model_manager.engine.interface import StepResult
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.request import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.stand_in_server import Servers, serving
 

@@ -24,7 +24,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig, cache_folder
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, PromptTooLong, RequestAborted, RequestError
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.waiting import eventually
 

@@ -19,7 +19,7 @@ from millrace.model_manager.wire.errors import (
     ModelLoadFailed,
     ModelNotFound,
 )
-from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import (
     answers,

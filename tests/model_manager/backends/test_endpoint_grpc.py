@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from millrace.model_manager.backends.endpoint import over_grpc, sending
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelError, ModelLoadFailed, ModelNotFound
-from millrace.model_manager.wire.messages import Failure, FinishReason, Output
+from millrace.model_manager.wire.request import Failure, FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import answers, asked, drained, ended, engine_for, refusal, text
 from tests.model_manager.backends.stand_in_grpc import GrpcServers, grpc_serving

@@ -18,7 +18,7 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong, RequestError
-from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 

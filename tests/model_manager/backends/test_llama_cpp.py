@@ -22,7 +22,7 @@ from millrace.model_manager.wire.errors import (
     ModelLoadFailed,
     PromptTooLong,
 )
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.gguf_files import Format, write_gguf
 from tests.model_manager.backends.scenarios import CAPITALS, PATIENCE, SUMS, Case, Running, Scenarios

@@ -22,7 +22,7 @@ from millrace.model_manager.engine.scheduling.admission import admitted
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, HOSTED_PARAMETERS
-from millrace.model_manager.wire.messages import Adapter, Request
+from millrace.model_manager.wire.request import Adapter, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 from tests.waiting import eventually

@@ -17,7 +17,7 @@ from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.real_servers import PATIENCE, VLLM_SERVER, Family, family, kill, main_process
 from tests.waiting import eventually

@@ -9,7 +9,7 @@ from millrace.model_manager.client.adapter_lookup import Adapters
 from millrace.model_manager.store import find_adapter
 from millrace.model_manager.store.adapters import digest_of
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Adapter
+from millrace.model_manager.wire.request import Adapter
 
 EMPTY = struct.pack("<Q", 2) + b"{}"  # a safetensors file without tensors
 

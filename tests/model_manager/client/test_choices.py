@@ -8,7 +8,7 @@ from millrace.model_manager.client.choices import choice_requests, choice_seed, 
 from millrace.model_manager.client.deltas import Delta, OnDelta
 from millrace.model_manager.client.joined import sibling_id
 from millrace.model_manager.wire.errors import NonFiniteLogits
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 

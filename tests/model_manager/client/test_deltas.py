@@ -18,7 +18,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import EngineError
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import FinishReason, NewTokens, Output, Request
+from millrace.model_manager.wire.request import FinishReason, NewTokens, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 

@@ -14,7 +14,7 @@ from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
-from millrace.model_manager.wire.messages import FinishReason, Output, Pooling, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Pooling, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.transport import MAX_FRAME_BYTES
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine

@@ -14,7 +14,7 @@ from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.grammars.token_bytes import load_tokenizer
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob, TopLogprob
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 from tests.model_manager.client.tokenizers_made_here import KINDS, save

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.client.ledger import Ledger, Waiter
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import NewTokens, Request
+from millrace.model_manager.wire.request import NewTokens, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 

@@ -15,7 +15,7 @@ from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.observing import ask
 from millrace.model_manager.client.status import read_status, stop_models, sweep
 from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import HASTY, PATIENCE, SETTINGS, Machine, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer

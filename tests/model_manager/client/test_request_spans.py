@@ -14,7 +14,7 @@ from opentelemetry.trace import use_span
 
 from millrace.model_manager.client.request_spans import RequestSpans
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Setback, Timings
 

@@ -14,7 +14,7 @@ from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.session import WouldWait
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelReplaced, RequestAborted
-from millrace.model_manager.wire.messages import Output
+from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer

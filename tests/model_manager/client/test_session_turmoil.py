@@ -27,21 +27,18 @@ from millrace.model_manager.wire.errors import (
 from millrace.model_manager.wire.messages import (
     PROTOCOL,
     Credits,
-    Failure,
-    FinishReason,
     Hello,
     Message,
     ModelFailed,
     ModelReady,
-    NewTokens,
     Pong,
     Progress,
     Refused,
-    Request,
     Results,
     Submit,
     Welcome,
 )
+from millrace.model_manager.wire.request import Failure, FinishReason, NewTokens, Request
 from millrace.model_manager.wire.transport import ConnectionLost, encode
 from tests.model_manager.client.turmoil_manager import CONFIG, WHOLE, Manager, Owed, answer, output, request
 from tests.model_manager.memory_pipes import ClientSocket, Elections, Waiting, receiving_thread, watched_session

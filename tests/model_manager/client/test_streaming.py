@@ -13,7 +13,7 @@ from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import RequestAborted
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import PATIENCE, Machine, in_the_end, kill
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer

@@ -10,14 +10,12 @@ from millrace.model_manager.wire.messages import (
     Cancel,
     ClientMessage,
     CloseModel,
-    FinishReason,
     Hello,
     OpenModel,
-    Output,
     Ping,
-    Request,
     Submit,
 )
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 from tests.model_manager.memory_pipes import ClientSocket

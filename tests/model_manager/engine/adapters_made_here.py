@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from millrace.model_manager.store import find_adapter
-from millrace.model_manager.wire.messages import Adapter
+from millrace.model_manager.wire.request import Adapter
 
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA",

@@ -22,7 +22,7 @@ from millrace.model_manager.engine.torch.gathering_attention import GatheringAtt
 from millrace.model_manager.engine.torch.merged_linears import SharedLinear
 from millrace.model_manager.engine.torch.model_runner import TorchModelRunner
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.cuda.test_graphs import FakeCapture
 from tests.model_manager.engine.test_running_ahead import generated

@@ -22,7 +22,7 @@ from millrace.model_manager.engine.scheduling.sequence import sampling_seed
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.grammars.compiling import GrammarCompiler
 from millrace.model_manager.wire.config import ModelConfig, Speculation
-from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
 from tests.model_manager.engine.sampling_cases import Case, rows_of

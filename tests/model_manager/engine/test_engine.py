@@ -6,7 +6,7 @@ import pytest
 
 from millrace.model_manager.engine.interface import StepInput, StepOutput
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.history_runner import (
     EOS,

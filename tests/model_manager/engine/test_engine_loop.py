@@ -13,7 +13,8 @@ from millrace.model_manager.engine.manager_link import ManagerLink
 from millrace.model_manager.engine.process import EngineLoop
 from millrace.model_manager.wire.batching import MOST_TOKENS_ALONE
 from millrace.model_manager.wire.engine_messages import StepReport
-from millrace.model_manager.wire.messages import FinishReason, Message, Output
+from millrace.model_manager.wire.messages import Message
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.status import EngineStats
 from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import encode

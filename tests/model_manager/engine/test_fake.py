@@ -18,7 +18,7 @@ from millrace.model_manager.engine.fake import FakeEngine
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
 from tests.model_manager.engine.whole_engines import outputs_of

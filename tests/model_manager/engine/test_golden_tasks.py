@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM, PreTrainedConfig
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.whole_engines import engine_of, outputs_of

@@ -23,7 +23,7 @@ from millrace.model_manager.engine.scheduling.scheduler import Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.errors import PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from tests.model_manager.engine.drafting import Oracle, speculate, unrestrained
 from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
 from tests.model_manager.engine.scheduling.test_scheduler import Driver

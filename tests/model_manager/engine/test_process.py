@@ -30,7 +30,8 @@ from millrace.model_manager.wire.engine_messages import (
     StartEngine,
     StepReport,
 )
-from millrace.model_manager.wire.messages import Cancel, FinishReason, Message, Output, Request, Submit
+from millrace.model_manager.wire.messages import Cancel, Message, Submit
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats
 from millrace.model_manager.wire.transport import Connection, ConnectionLost

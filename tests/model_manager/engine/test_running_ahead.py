@@ -20,7 +20,7 @@ from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
 from millrace.model_manager.engine.sampling.sampler import LaunchedSamples, Sampler, launch_by_torch
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from tests.model_manager.engine.cuda.test_graphs import FakeCapture, _runners
 from tests.model_manager.engine.drafting import Fixed, speculate, unrestrained
 from tests.model_manager.engine.history_runner import (

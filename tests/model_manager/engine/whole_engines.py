@@ -12,7 +12,7 @@ from millrace.model_manager.engine.interface import Engine
 from millrace.model_manager.engine.loading.model_loader import LoadedModel, load_model
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.request import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 

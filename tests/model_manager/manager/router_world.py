@@ -17,16 +17,13 @@ from millrace.model_manager.wire.messages import (
     Cancel,
     CloseModel,
     Credits,
-    Failure,
-    FinishReason,
     ModelFailed,
     ModelReady,
     OpenModel,
-    Output,
-    Request,
     Results,
     Submit,
 )
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 from tests.model_manager.model_infos import model_info

@@ -28,7 +28,8 @@ from millrace.model_manager.wire.engine_messages import (
     StepReport,
 )
 from millrace.model_manager.wire.errors import InvalidRequest, ModelDoesNotFit
-from millrace.model_manager.wire.messages import Cancel, Failure, FinishReason, Output, Request, Submit
+from millrace.model_manager.wire.messages import Cancel, Submit
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.status import EngineStats, ModelInfo
 from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import AsyncConnection, ConnectionLost

@@ -16,7 +16,7 @@ from millrace.model_manager.manager.entry import Entry
 from millrace.model_manager.manager.gpus import EngineSetup
 from millrace.model_manager.manager.outbox import Outbox
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.messages import Request, Task
+from millrace.model_manager.wire.request import Request, Task
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.router_world import INFO
 

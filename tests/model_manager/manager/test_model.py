@@ -17,16 +17,8 @@ from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.store.memory import MemoryNeed
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelLost
-from millrace.model_manager.wire.messages import (
-    Cancel,
-    Credits,
-    FinishReason,
-    ModelFailed,
-    ModelReady,
-    OpenModel,
-    Results,
-    Submit,
-)
+from millrace.model_manager.wire.messages import Cancel, Credits, ModelFailed, ModelReady, OpenModel, Results, Submit
+from millrace.model_manager.wire.request import FinishReason
 from tests.model_manager.manager.router_world import CONFIG, INFO, SETTINGS, output, request
 from tests.searches import runs
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Progress, Request
+from millrace.model_manager.wire.messages import Progress
+from millrace.model_manager.wire.request import Request
 from tests.model_manager.manager.router_world import World, request
 
 

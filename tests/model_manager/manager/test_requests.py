@@ -18,16 +18,8 @@ from millrace.model_manager.manager.requests import Requests
 from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import NonFiniteLogits
-from millrace.model_manager.wire.messages import (
-    Cancel,
-    Failure,
-    FinishReason,
-    Output,
-    Progress,
-    Request,
-    Results,
-    Submit,
-)
+from millrace.model_manager.wire.messages import Cancel, Progress, Results, Submit
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from tests.model_manager.manager.router_world import CONFIG, INFO, KEY, SETTINGS, output, request
 from tests.searches import runs
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from millrace.model_manager.manager.jobs import JobCounts
 from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 

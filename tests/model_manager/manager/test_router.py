@@ -6,7 +6,8 @@ import pytest
 
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Cancel, CloseModel, Failure, FinishReason, Output, Submit
+from millrace.model_manager.wire.messages import Cancel, CloseModel, Submit
+from millrace.model_manager.wire.request import Failure, FinishReason, Output
 from millrace.model_manager.wire.transport import ProtocolError
 from tests.model_manager.manager.router_world import KEY, SETTINGS, World, names, opened, output, request, world
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import NonFiniteLogits
-from millrace.model_manager.wire.messages import Failure, Request
+from millrace.model_manager.wire.request import Failure, Request
 from tests.model_manager.manager.router_world import SETTINGS, World, request
 from tests.searches import runs
 

@@ -24,11 +24,11 @@ from millrace.model_manager.wire.messages import (
     Ping,
     Pong,
     Refused,
-    Request,
     Status,
     Submit,
     Welcome,
 )
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost

@@ -39,7 +39,6 @@ from millrace.model_manager.wire.manager_key import client_context, make_key
 from millrace.model_manager.wire.manager_place import ManagerPlace, manager_place
 from millrace.model_manager.wire.messages import (
     PROTOCOL,
-    Adapter,
     Cancel,
     ClientMessage,
     FindAdapter,
@@ -50,12 +49,11 @@ from millrace.model_manager.wire.messages import (
     ModelFailed,
     ModelReady,
     OpenModel,
-    Output,
-    Request,
     Results,
     Status,
     Submit,
 )
+from millrace.model_manager.wire.request import Adapter, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.tcp import TcpManager, listening
 from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost, encode

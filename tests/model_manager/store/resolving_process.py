@@ -14,7 +14,7 @@ import msgspec
 
 from millrace.model_manager.store import find_adapter, resolve
 from millrace.model_manager.wire.errors import ErrorInfo, MillraceError
-from millrace.model_manager.wire.messages import Adapter
+from millrace.model_manager.wire.request import Adapter
 
 
 def start(environment: dict[str, str], model: str, revision: str | None = None) -> subprocess.Popen[str]:

@@ -10,7 +10,7 @@ from millrace.model_manager.store import find_adapter
 from millrace.model_manager.store.adapters import digest_of
 from millrace.model_manager.store.contents import ADAPTER_FILES
 from millrace.model_manager.wire.errors import InvalidRequest, ModelNotFound
-from millrace.model_manager.wire.messages import Adapter
+from millrace.model_manager.wire.request import Adapter
 from tests.model_manager.store import model_hub
 from tests.model_manager.store.checkpoints import contents, write_adapter
 from tests.model_manager.store.cloud_storage import CloudStorage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
-from millrace.model_manager.wire.messages import Name
+from millrace.model_manager.wire.request import Name
 from millrace.model_manager.wire.sampling import SamplingParams
 
 _SCHEMAS = st.recursive(

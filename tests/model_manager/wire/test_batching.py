@@ -15,7 +15,8 @@ from millrace.model_manager.wire.batching import (
 from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import Failure, FinishReason, Output, Request, Results, Submit
+from millrace.model_manager.wire.messages import Results, Submit
+from millrace.model_manager.wire.request import Failure, FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 from millrace.model_manager.wire.transport import encode

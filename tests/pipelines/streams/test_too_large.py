@@ -11,7 +11,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined, unused-ignore]
 
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.pipelines.commands.tasks import generate as main
 from millrace.transforms.addresses import KafkaTopic
 from millrace.transforms.elements.completions import Completion

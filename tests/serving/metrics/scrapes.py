@@ -8,7 +8,8 @@ import httpx
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from millrace.model_manager.wire.messages import FinishReason, Output, Status
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
 from millrace.serving.http.observers import Observed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
 from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Prompt, StructCoder, Usage

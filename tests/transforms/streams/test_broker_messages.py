@@ -5,7 +5,7 @@ import apache_beam as beam
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.streams.broker_messages import BrokerMessage, ReadMessages, outgoing, read_message, too_large

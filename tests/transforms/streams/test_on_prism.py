@@ -20,7 +20,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion
 from millrace.transforms.generate import Generate

@@ -17,7 +17,7 @@ from apache_beam.transforms.window import FixedWindows, IntervalWindow, Timestam
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.streams.windowed_files import WriteWindowedFiles, _Build
 from millrace.transforms.writing.finalize import MakeFile, PlannedFile, WrittenFile

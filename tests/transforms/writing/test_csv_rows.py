@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.transforms.elements.completions import Completion, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.reading.file_ranges import FileRange

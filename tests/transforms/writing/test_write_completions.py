@@ -14,7 +14,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindow, GlobalWind
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo
 from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.timings import Timings
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
 from millrace.transforms.writing.finalize import WrittenFile

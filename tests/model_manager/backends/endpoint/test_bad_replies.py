@@ -11,7 +11,7 @@ from millrace.model_manager.backends.endpoint import circuit
 from millrace.model_manager.backends.endpoint.judging import Reply, judge
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import ModelLoadFailed
-from millrace.model_manager.wire.messages import Failure, Output, Request
+from millrace.model_manager.wire.request import Failure, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import (
     answers,

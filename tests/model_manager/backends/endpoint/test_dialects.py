@@ -13,7 +13,7 @@ from millrace.model_manager.backends.endpoint.dialects import Answer, Dialect, G
 from millrace.model_manager.backends.endpoint.engine import dialect_of
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import parse
 from millrace.model_manager.wire.server_presets import PRESETS

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.errors import ModelLoadFailed, ModelLost
-from millrace.model_manager.wire.messages import Failure, Output
+from millrace.model_manager.wire.request import Failure, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import (
     answers,

@@ -17,7 +17,7 @@ from millrace.model_manager.backends.endpoint.openai import OpenAI
 from millrace.model_manager.backends.endpoint.streams import AnswerStream, Kept, whole
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, no_long_waits, servers, text
 from tests.model_manager.backends.stand_in_server import Servers, text_for

@@ -22,7 +22,7 @@ from millrace.model_manager.engine.process import load_engine
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.engine_messages import StartEngine
 from millrace.model_manager.wire.errors import ErrorInfo
-from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 FOLDER = Path(millrace.model_manager.store.__file__).parent / "embedded" / EMBEDDED_MODEL

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.engine.engine import LLMEngine
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from tests.model_manager.engine.constraints.constrained_engine import (
     CONSTRAINTS,
     DATE,

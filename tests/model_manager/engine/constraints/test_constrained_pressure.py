@@ -23,7 +23,7 @@ from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.guide import Ends, Guide
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.letters import grammars, text
 from tests.model_manager.engine.history_runner import EOS, VOCAB_SIZE, EngineUnderTest, HistoryRunner

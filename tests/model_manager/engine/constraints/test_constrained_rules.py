@@ -20,7 +20,7 @@ from millrace.model_manager.engine.engine import LLMEngine
 from millrace.model_manager.grammars.guide import Ends, Guide
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConstraintNotMet
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from tests.model_manager.engine.constraints.constrained_engine import (
     DATE,
     LARK,

@@ -12,7 +12,7 @@ from millrace.model_manager.grammars.compiling import GrammarCompiler
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.guide import Guide
 from millrace.model_manager.wire.constraint import Constraint
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.letters import text
 from tests.model_manager.engine.history_runner import EngineUnderTest

@@ -12,7 +12,7 @@ from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.llguidance_schemas import OPTIONS
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from tests.model_manager.engine.constraints.constrained_engine import Run, random_engine, request
 from tests.model_manager.engine.constraints.instances_written import takes
 from tests.model_manager.engine.constraints.random_outputs import random_output

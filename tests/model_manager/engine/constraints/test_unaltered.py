@@ -21,7 +21,7 @@ from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.constraints.random_outputs import COMPILER, FOLDER
 from tests.model_manager.engine.constraints.random_schemas import schemas

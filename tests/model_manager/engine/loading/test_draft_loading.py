@@ -15,7 +15,7 @@ from millrace.model_manager.engine.loading.model_loader import load_model, load_
 from millrace.model_manager.engine.speculation.drafts import Policy
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.messages import Output, Request
+from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import random_checkpoints
 from tests.model_manager.engine.drafting import unrestrained

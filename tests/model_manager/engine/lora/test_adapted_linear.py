@@ -23,7 +23,7 @@ from millrace.model_manager.engine.loading.model_loader import LoadedModel, load
 from millrace.model_manager.store import find_adapter
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Adapter, Output, Request
+from millrace.model_manager.wire.request import Adapter, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import adapters_made_here, random_checkpoints
 from tests.model_manager.engine.tested_models import qwen3_moe

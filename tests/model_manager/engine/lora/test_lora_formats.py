@@ -19,7 +19,7 @@ from millrace.model_manager.engine.quantization.precision import INT4_GROUP
 from millrace.model_manager.engine.quantization.rounding import round_groups, round_rows
 from millrace.model_manager.store import find_adapter, resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.model_manager.wire.messages import Adapter, Request
+from millrace.model_manager.wire.request import Adapter, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine import adapters_made_here
 from tests.model_manager.engine.whole_engines import load_engine, outputs_of

@@ -35,7 +35,7 @@ from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import Logprobs
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.history_runner import EOS, EngineUnderTest, HistoryRunner, reference_tokens
 from tests.model_manager.engine.sampling_cases import Case, case, indexed, rows_of

@@ -9,7 +9,7 @@ from millrace.model_manager.engine.scheduling.loaded_adapters import LoadedAdapt
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.messages import Adapter, Request
+from millrace.model_manager.wire.request import Adapter, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 

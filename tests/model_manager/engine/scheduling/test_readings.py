@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.engine.scheduling import prompt_outputs
 from millrace.model_manager.engine.scheduling.readings import EmbedReading, ScoreReading, Scores
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.history_runner import (
     VOCAB_SIZE,

@@ -7,7 +7,7 @@ from millrace.model_manager.engine.scheduling.block_manager import BlockManager
 from millrace.model_manager.engine.scheduling.scheduler import MOST_STEPS_PUT_OFF, Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.engine.scheduling.stopping import StopConditions
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 SIZE = 4

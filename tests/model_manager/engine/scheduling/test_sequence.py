@@ -6,7 +6,7 @@ from millrace.model_manager.engine.scheduling.admission import admitted
 from millrace.model_manager.engine.scheduling.sequence import Sequence, sampling_seed
 from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.messages import FinishReason, Request
+from millrace.model_manager.wire.request import FinishReason, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 

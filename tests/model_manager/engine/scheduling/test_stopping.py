@@ -15,7 +15,7 @@ from millrace.model_manager.client.generation import text_of
 from millrace.model_manager.engine.scheduling.stopping import Ending, StopRules, StopText
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelCorrupt
-from millrace.model_manager.wire.messages import FinishReason, Output
+from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.timings import Timings
 from tests.model_manager.engine.scheduling.stop_text_cases import (

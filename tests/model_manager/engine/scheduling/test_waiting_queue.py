@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.engine.scheduling.stopping import StopConditions
 from millrace.model_manager.engine.scheduling.waiting_queue import WaitingQueue
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 
 

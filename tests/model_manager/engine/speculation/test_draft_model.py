@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from millrace.model_manager.engine.speculation.draft_model import DraftModel
-from millrace.model_manager.wire.messages import Request
+from millrace.model_manager.wire.request import Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.drafting import speculate, unrestrained
 from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTest, HistoryRunner, reference_tokens

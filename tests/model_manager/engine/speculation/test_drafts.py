@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.engine.speculation.drafts import Drafter, Policy
 from millrace.model_manager.engine.speculation.prompt_lookup import PromptLookup
-from millrace.model_manager.wire.messages import FinishReason, Output, Request
+from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.drafting import Fixed, Oracle, RepeatingRunner, speculate, unrestrained
 from tests.model_manager.engine.history_runner import (

@@ -1,6 +1,6 @@
 from apache_beam.io.gcp.pubsub import PubsubMessage
 
-from millrace.model_manager.wire.messages import FinishReason
+from millrace.model_manager.wire.request import FinishReason
 from millrace.transforms.elements.completions import DEAD_LETTERS, Completion, DeadLetter
 from millrace.transforms.streams.broker_messages import Outgoing
 from millrace.transforms.streams.pubsub.writer import _fitting, _ToBeam
