@@ -62,39 +62,39 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     served_model_name: str | None = None
     """Name of the model in requests and answers. Default: the value of --model."""
     api_key_file: str | None = None
-    """File with one API key a line; a request needs one of them as `Authorization: Bearer KEY`."""
+    """File with one API key per line; a request needs one of them as `Authorization: Bearer KEY`."""
     max_inflight: int = 2048
-    """Requests answered at once; further ones get status 429. One request may ask for at most as many answers: n for
+    """Requests answered at once; further ones get status 429. One request may ask for at most this many answers: n for
     each of its prompts."""
     max_body_mib: float = 32.0
     """Largest body of a request, in MiB; a larger one gets status 413."""
     max_bodies_mib: float = 256.0
-    """Memory for all bodies that are being read, in MiB; one that finds no room gets status 429."""
+    """Memory for all request bodies being read, in MiB; a body that finds no room gets status 429."""
     body_timeout: float = 60.0
-    """Time for a request's body to come; then status 408."""
+    """Time for a request's body to arrive; then status 408."""
     request_timeout: float = 600.0
     """Time for a request, from its arrival to the end of its answer; then status 504."""
     stall_timeout: float = 60.0
-    """Time that a client may leave an answer unread; then its request is cancelled and its connection cut."""
+    """Time that a client may leave an answer unread; then its request is cancelled and its connection closed."""
     shutdown_timeout: float = 30.0
     """Time for running requests to end after SIGTERM or Ctrl-C; then they are cancelled."""
     ssl_certfile: str | None = None
-    """Certificate chain, a PEM file, to serve over TLS; needs --ssl_keyfile."""
+    """PEM file with the certificate chain, to serve over TLS; needs --ssl_keyfile."""
     ssl_keyfile: str | None = None
-    """Private key of the certificate, a PEM file."""
+    """PEM file with the certificate's private key; needs --ssl_certfile."""
     cors_origin: tuple[str, ...] = ()
-    """Origins whose pages may ask from a browser, such as https://app.example; * is any. Default: none. Needed for a
-    proxy on this machine that hands over the name it was asked by (Host), unless there is --api_key_file."""
+    """Origins whose pages may send requests from a browser, such as https://app.example; * is any. Default: none.
+    Needed behind a proxy on this machine that forwards the client's Host header, unless --api_key_file is given."""
     files_dir: str | None = None
-    """Folder for uploaded files and batches, which outlive the server. Default: serve in the machine's cache."""
+    """Folder for uploaded files and batches; they outlive the server. Default: the folder serve in millrace's cache."""
     max_file_mib: float = 256.0
     """Largest file to upload, in MiB; a larger one gets status 413."""
     max_files_gib: float = 16.0
-    """Most that files and batches of all keys take on the disk, in GiB; further ones get status 400."""
+    """Disk space for the files and batches of all keys, in GiB; further ones get status 400."""
     max_batches: int = 2
-    """Batches that run at once, each as a job of its own; further ones wait."""
+    """Batches that run at once, each as its own job; further ones wait."""
     max_batch_rows: int = 50_000
-    """Most prompts of a batch; one with more fails."""
+    """Most prompts in a batch; a batch with more fails."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)

@@ -59,11 +59,11 @@ class Classify(RowOutputTransform):
         text_column: str | None = None,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`labels`: The labels as they are, or each with what it means: two or more, or one with multiple.
+        """`labels`: The labels, or a mapping from each label to its meaning: two or more labels, or one with multiple.
 
-        `multiple`: Several labels may hold, or none.
+        `multiple`: A document may have several labels, or none.
 
-        `threshold`: Probability from which a label holds, where several may hold; 0.5 unless given.
+        `threshold`: With multiple: the least probability of a label that holds. Default: 0.5.
 
         `examples`: Documents with their label, or labels.
 

@@ -37,10 +37,10 @@ class Embed(ModelTransform):
         normalize: bool = True,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`template`: Make each prompt of the row's columns: 'query: {text}'. A row without one of them is a dead
+        """`template`: Make each prompt from the row's columns: 'query: {text}'. A row that lacks a column is a dead
         letter.
 
-        `pooling`: The last token's state, or the mean of all.
+        `pooling`: State that becomes the vector: the last token's, or the mean of all tokens' states.
 
         `normalize`: Scale each vector to length 1.
 

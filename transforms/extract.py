@@ -83,7 +83,7 @@ class Extract(RowOutputTransform):
 
         `details`: Give each row's id, value, confidence, spans and more, instead of the value alone.
 
-        `stateful`: Keep what is in flight in the runner's state: for long generations on streams; not for a broker's
+        `stateful`: Keep requests in flight in the runner's state. For long generations on streams; not for a broker's
         messages on Prism (docs: Streams).
 
         `settings`: as millrace.transforms.requests.model_transform.ModelSettings explains them.

@@ -45,15 +45,15 @@ class Generate(ModelTransform):
         stateful: bool = False,
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`template`: Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead
+        """`template`: Make each prompt from the row's columns: 'Summarize: {text}'. A row that lacks a column is a dead
         letter. Text alone is the column {text}; a Prompt stays as it is.
 
         `system`: System message of each chat, unless the row's messages have one. Needs a model with a chat template.
 
-        `keep_cut`: Keep a constrained answer that max_tokens cuts as it is, with finish_reason length, as OpenAI has
-        it. By default other tokens end it, or it is a dead letter.
+        `keep_cut`: Keep a constrained answer as it is when max_tokens cuts it, with finish_reason length, as OpenAI
+        does. By default a short ending replaces its last tokens, or it is a dead letter.
 
-        `stateful`: Keep what is in flight in the runner's state: for long generations on streams; not for a broker's
+        `stateful`: Keep requests in flight in the runner's state. For long generations on streams; not for a broker's
         messages on Prism (docs: Streams). Takes an unbounded input, and a runner with timers of real time; raises
         ConfigError, when applied, otherwise.
 

@@ -43,7 +43,7 @@ class Score(ModelTransform):
         continuations_column: str = "continuations",
         **settings: Unpack[ModelSettings],
     ) -> None:
-        """`template`: Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead
+        """`template`: Make each prompt from the row's columns: 'Summarize: {text}'. A row that lacks a column is a dead
         letter.
 
         `system`: System message of each chat, unless the row's messages have one. Needs a model with a chat template.

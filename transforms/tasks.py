@@ -26,14 +26,14 @@ class GenerateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts to completions."""
 
     template: str | None = None
-    """Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead letter."""
+    """Make each prompt from the row's columns: 'Summarize: {text}'. A row that lacks a column is a dead letter."""
     system: str | None = None
     """System message of each chat, unless the row's messages have one. Needs a model with a chat template."""
     keep_cut: bool = False
-    """Keep a constrained answer that max_tokens cuts as it is, with finish_reason length, as OpenAI has it. By default
-    other tokens end it, or it is a dead letter."""
+    """Keep a constrained answer as it is when max_tokens cuts it, with finish_reason length, as OpenAI does. By default
+    a short ending replaces its last tokens, or it is a dead letter."""
     stateful: bool = False
-    """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
+    """Keep requests in flight in the runner's state. For long generations on streams; not for a broker's messages on
     Prism (docs: Streams)."""
 
 
@@ -41,7 +41,7 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts and continuations to log-probabilities."""
 
     template: str | None = None
-    """Make each prompt of the row's columns: 'Summarize: {text}'. A row without one of them is a dead letter."""
+    """Make each prompt from the row's columns: 'Summarize: {text}'. A row that lacks a column is a dead letter."""
     system: str | None = None
     """System message of each chat, unless the row's messages have one. Needs a model with a chat template."""
     continuations_column: str = "continuations"
@@ -52,9 +52,9 @@ class EmbedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts to vectors."""
 
     template: str | None = None
-    """Make each prompt of the row's columns: 'query: {text}'. A row without one of them is a dead letter."""
+    """Make each prompt from the row's columns: 'query: {text}'. A row that lacks a column is a dead letter."""
     pooling: Pooling = "last"
-    """The last token's state, or the mean of all."""
+    """State that becomes the vector: the last token's, or the mean of all tokens' states."""
     normalize: bool = True
     """Scale each vector to length 1."""
 
@@ -71,7 +71,7 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True):
     details: bool = False
     """Give each row's id, value, confidence, spans and more, instead of the value alone."""
     stateful: bool = False
-    """Keep what is in flight in the runner's state: for long generations on streams; not for a broker's messages on
+    """Keep requests in flight in the runner's state. For long generations on streams; not for a broker's messages on
     Prism (docs: Streams)."""
 
 
@@ -79,11 +79,11 @@ class ClassifySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Documents to labels."""
 
     labels: Sequence[str] | Mapping[str, str]
-    """The labels as they are, or each with what it means: two or more, or one with multiple."""
+    """The labels, or a mapping from each label to its meaning: two or more labels, or one with multiple."""
     multiple: bool = False
-    """Several labels may hold, or none."""
+    """A document may have several labels, or none."""
     threshold: float | None = None
-    """Probability from which a label holds, where several may hold; 0.5 unless given."""
+    """With multiple: the least probability of a label that holds. Default: 0.5."""
     examples: Sequence[tuple[str, str | Sequence[str]]] = ()
     """Documents with their label, or labels."""
     template: Template = CLASSIFY_TEMPLATE

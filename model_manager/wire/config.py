@@ -74,54 +74,53 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A hub name (`org/name`), a folder, `gs://bucket/folder`, or `millrace-tiny`, the embedded demo model; for
     llama.cpp a GGUF file (`x.gguf`, `org/name/x.gguf`, `gs://bucket/folder/x.gguf`)."""
     revision: str | None = None
-    """A hub branch, tag or commit; only for hub names. A client replaces it by the commit that it found."""
+    """Branch, tag or commit of a hub name. A client replaces it by the commit that it found."""
     dtype: Dtype = "auto"
     """Type of weights, activations and KV cache; auto takes the checkpoint's if the processor computes it fast."""
     quantization: Quantization = "none"
-    """What the weights of linear layers are rounded to at load (docs: Quantization has the cost)."""
+    """Format that the weights of linear layers are rounded to at load (docs: Quantization)."""
     kv_cache_dtype: KvCacheDtype = "auto"
-    """What keys and values are rounded to in the KV cache; auto keeps them in dtype."""
+    """Format of keys and values in the KV cache; auto keeps them in dtype."""
     device: Device = "auto"
-    """auto is cuda where there is one."""
+    """Device that runs the model; auto is cuda if torch finds a GPU, else cpu."""
     max_model_len: int | None = None
-    """Most tokens of prompt and output together; the model's own positions by default."""
+    """Most tokens of prompt and output together. Default: the model's own limit."""
     max_num_seqs: int = 64
     """Most sequences that run at once."""
     max_num_batched_tokens: int = 512
     """Most tokens, prefill and decode together, that one step computes."""
     block_size: int = 16
-    """Tokens a block of the KV cache holds."""
+    """Tokens per block of the KV cache."""
     kv_cache_gib: float | None = None
-    """GiB of KV cache; by default sized from the memory there is."""
+    """Size of the KV cache in GiB. Default: what the free memory allows."""
     num_threads: int | None = None
-    """Threads the engine computes with on a CPU; by default, OMP_NUM_THREADS of its manager, or all cores."""
+    """Threads that the engine computes with on a CPU. Default: OMP_NUM_THREADS of its manager, else all cores."""
     num_engines: int | None = None
-    """Inference processes that share the requests; by default one for every `tensor_parallel` GPUs, or one on a CPU."""
+    """Inference processes that share the requests. Default: one for every `tensor_parallel` GPUs; on a CPU, one."""
     tensor_parallel: int = 1
-    """Processes, on a GPU each, among which one engine divides the model's weights and its KV cache."""
+    """Processes of one engine, each on a GPU of its own. They divide the model's weights and the KV cache."""
     prefix_caching: bool = True
-    """Reuse the KV cache of a prompt's beginning that another request has computed."""
+    """Reuse the KV cache of a prefix that another request has computed."""
     speculation: Speculation = "off"
-    """Guess tokens and check several in one step, the output staying the same: from what the sequence has said before,
-    or with draft_model (docs: Speculative decoding)."""
+    """Guess tokens and check several per step. Output does not change. prompt_lookup guesses from the sequence's own
+    text, draft_model with a smaller model (docs: Speculative decoding)."""
     num_speculative_tokens: int = 2
-    """Most tokens guessed for a sequence in one step; fewer, or none, where the guessing does not pay."""
+    """Most tokens guessed for a sequence per step. The engine guesses fewer, or none, if guessing does not pay."""
     draft_model: str | None = None
-    """A smaller model of the same vocabulary, named like model: what guesses where speculation is draft_model. A client
-    fetches it too, and passes on the folder it is in."""
+    """Smaller model with the same vocabulary, named like --model. Used by --speculation draft_model."""
     max_loras: int = 0
-    """Most LoRA adapters loaded at once, for requests that name one; 0 takes none. On a CPU a model that takes
-    adapters runs through transformers' code (docs: LoRA adapters)."""
+    """Most LoRA adapters loaded at once; with 0 requests cannot name one. On a CPU a model that takes adapters runs
+    through transformers' code (docs: LoRA adapters)."""
     max_lora_rank: int = 64
-    """Highest rank of an adapter; what max_loras of them need is left free beside the KV cache."""
+    """Highest rank of an adapter. Memory for max_loras adapters of this rank is left free beside the KV cache."""
     pinned: bool = False
-    """Stay loaded while anyone uses the model: it is neither unloaded when idle, nor makes room for another model."""
+    """Keep the model loaded while any client uses it: it is not unloaded when idle, nor to make room for another."""
     backend: str = "torch"
-    """Which engine answers: torch is millrace's own (docs: Engines; `millrace engines` lists the others)."""
+    """Engine that runs the model; torch is millrace's own (docs: Engines; `millrace engines` lists all)."""
     backend_options: dict[str, Option] = {}
-    """Options of another engine, by its own names for them."""
+    """Options of another engine, under that engine's own names."""
     backend_python: str | None = None
-    """The Python that runs another engine; by default the one that `millrace engines install` set up."""
+    """Python that runs another engine. Default: the one that `millrace engines install` set up."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
@@ -204,39 +203,39 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """How the manager watches engines and clients; all times in seconds."""
 
     linger: float = 5.0
-    """How long it stays, models loaded, after its last client is gone."""
+    """How long the manager stays, with its models loaded, after its last client is gone."""
     idle_timeout: float = 600.0
     """How long a model without a request stays loaded while clients are connected."""
     heartbeat: float = 1.0
-    """How often engines and clients give a sign of life."""
+    """How often engines and clients send a heartbeat."""
     hang_timeout: float = 10.0
-    """A process silent for so long is killed and replaced."""
+    """A process that is silent for this long is killed and replaced."""
     step_timeout: float = 300.0
-    """An engine that gives signs of life, but does not end a step for so long, is killed and replaced."""
+    """An engine that sends heartbeats, but ends no step for this long, is killed and replaced."""
     load_timeout: float = 1800.0
     """How long a model may take to load."""
     max_restarts: int = 3
-    """Deaths in a row, with nothing finished between them, after which a model is given up."""
+    """How often an engine may be restarted in a row with no request finished between; then the model is given up."""
     max_deaths_per_request: int = 2
-    """Deaths of its engine that a request may be running at before it alone is failed."""
+    """A request fails after it was running at more than this many engine deaths in a row."""
     orphan_grace: float = 10.0
-    """How long the requests of a client that died go on, and its model stays loaded, for a retry or `--resume` to take
-    them over. A job that writes files, or is on Flink or Dataflow, asks for 120; the manager may give more, and
-    gives at most its results_kept."""
+    """How long the requests of a dead client go on, and its model stays loaded, so that a retry or `--resume` can take
+    them over. A job that writes files, or runs on Flink or Dataflow, asks for 120. The manager gives what is asked, up
+    to its results_kept, and never less than its own orphan_grace."""
     results_kept: float = 600.0
-    """How long a finished result waits for a retry to ask for it again."""
+    """How long a finished result is kept for a retry that asks for it again."""
     results_kept_mib: float = 64.0
-    """Most memory for results so kept."""
+    """Memory for finished results that are kept, in MiB."""
     lookahead: float = 1.0
-    """Requests granted beyond what an engine can run at once, as a fraction of it."""
+    """Requests that clients may send beyond what an engine runs at once, as a fraction of that number."""
     memory_gib: float | None = None
-    """GiB of the machine, and of each GPU, for the weights, KV caches and engines of all models together; by default
-    the machine's free memory as the manager starts, and the whole memory of each GPU."""
+    """Memory for the weights, KV caches and engines of all models together, in GiB: of the machine, and of each GPU.
+    Default: the machine's free memory when the manager starts, and the whole memory of each GPU."""
     manager: str = ""
-    """Address of a manager that runs already, `tcp://HOST:PORT`, or the runtime folder of one, `unix:FOLDER`; by
-    default MILLRACE_MANAGER, else this machine's, which the first client starts (docs: Kubernetes)."""
+    """Running manager to use: its address `tcp://HOST:PORT`, or its runtime folder `unix:FOLDER`. Default:
+    MILLRACE_MANAGER, else this machine's manager, which the first client starts (docs: Kubernetes)."""
     manager_key_file: str = ""
-    """File of the key of a manager at tcp://; by default MILLRACE_MANAGER_KEY_FILE."""
+    """File with the key of a manager at tcp://. Default: MILLRACE_MANAGER_KEY_FILE."""
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)

@@ -110,11 +110,11 @@ class SamplingParams(
     """
 
     max_tokens: Annotated[int, _COUNT] = 128
-    """Most tokens to generate, ≥ 1; fewer where the model's positions end."""
+    """Most tokens to generate, ≥ 1; fewer if the model's context ends first."""
     min_tokens: int = 0
-    """Neither end-of-sequence and stop tokens nor stop strings end the output before it has so many tokens."""
+    """No end-of-sequence token, stop token or stop string ends the output before it has this many tokens."""
     temperature: Annotated[float, _TEMPERATURE, Column("f4")] = 0.0
-    """0 is greedy; otherwise logits are divided by it before anything is cut; at most 100."""
+    """0 is greedy; otherwise logits are divided by it before top_k and the other cuts; at most 100."""
     top_k: Annotated[int, _TOP_K, Column("i8")] = 0
     """Sample among the k likeliest tokens; 0 is all."""
     top_p: Annotated[float, _SHARE, Column("f8")] = 1.0
@@ -126,42 +126,43 @@ class SamplingParams(
     repetition_penalty: Annotated[float, _FACTOR, Column("f4")] = 1.0
     """Above 1 makes tokens of the prompt and the output less likely, below 1 more; 0 < repetition_penalty ≤ 100."""
     presence_penalty: Annotated[float, _PENALTY, Column("f4")] = 0.0
-    """Taken from the logits of tokens that the output has, -2 to 2."""
+    """Subtracted from the logits of tokens that the output contains, -2 to 2."""
     frequency_penalty: Annotated[float, _PENALTY, Column("f4")] = 0.0
-    """Taken from the logits of tokens that the output has, once for each time, -2 to 2."""
+    """Subtracted from the logits of tokens that the output contains, once per occurrence, -2 to 2."""
     logit_bias: dict[int, float] = {}
-    """Added to the logits of these tokens: token id to -100 … 100."""
+    """Token ids and what is added to their logits, -100 to 100."""
     allowed_token_ids: Annotated[tuple[int, ...] | None, _SOME, _IDS] = None
-    """Generate these tokens only."""
+    """Generate only these tokens."""
     bad_words: Annotated[tuple[str, ...], _LENGTH, _ALL_UTF8, _WORDS] = ()
-    """Never generate these strings, as the model's tokenizer writes them with and without a space before them."""
+    """Never generate these strings, as the model's tokenizer encodes them with and without a space before."""
     constraint: Constraint | None = None
     """What the output must be: a regular expression, a JSON Schema, any JSON, a grammar or a list of strings."""
     n: Annotated[int, _ANSWERS] = 1
-    """Answers to the prompt, 1 to 64, that share its keys and values; greedy ones are all equal."""
+    """Answers per prompt, 1 to 64; they share the prompt's KV cache. Greedy answers are all equal."""
     seed: Annotated[int | None, _SEED] = None
-    """The same seed gives the same random numbers, and in float32, but for rounding, the same tokens
-    whatever else is in the batch. Default: made of the row's own id, else of the job's."""
+    """The same seed gives the same random numbers; in float32, except for rounding, also the same tokens whatever else
+    is in the batch. Default: derived from the row's own id, else from the request's."""
     stop: Annotated[tuple[str, ...], _LENGTH, _ALL_UTF8] = ()
-    """Generation ends before the first of these strings that appears in the output; the text excludes it."""
+    """Generation ends at the first of these strings in the output; the text excludes it."""
     stop_token_ids: Annotated[tuple[int, ...], _IDS] = ()
-    """Generation ends with the first of these tokens; the text excludes it."""
+    """Generation ends at the first of these tokens; the text excludes it."""
     include_stop_str_in_output: bool = False
-    """The text includes the stop string, or the stop token's own text, that ended it."""
+    """Include in the text the stop string, or the stop token's text, that ended it."""
     ignore_eos: bool = False
-    """Go on past the model's end-of-sequence tokens (for benchmarks)."""
+    """Continue past the model's end-of-sequence tokens (for benchmarks)."""
     priority: Annotated[int, _PRIORITY] = 0
-    """Requests of a lower number run first, and lose their memory to others last; in order of arrival among equals."""
+    """Requests with a lower number run first and are preempted last. Equal numbers run in order of arrival."""
     deadline: Annotated[float | None, _SECONDS] = None
-    """Seconds from the manager's receipt after which the request ends with what it has; without a token, it fails."""
+    """Seconds from the manager's receipt of the request to its end. It then returns the tokens it has, or fails if it
+    has none."""
     cache_salt: Annotated[str, _SALT, _UTF8] = ""
-    """Prompts of different salts never share cached keys and values: it keeps tenants apart."""
+    """Prompts with different salts never share cached keys and values: a salt per tenant keeps tenants apart."""
     adapter: Annotated[str, _PATH, _UTF8] = ""
-    """A LoRA adapter on top of the model: a folder, a hub name or `gs://bucket/folder`; empty is the model alone."""
+    """LoRA adapter on top of the model: a folder, a hub name or `gs://bucket/folder`; empty is the model alone."""
     logprobs: Annotated[int | None, _LOGPROBS] = None
-    """Give the log-probability of each generated token, and of so many of the likeliest in its place, 0 to 20."""
+    """Return the log-probability of each generated token, and of this many of the likeliest in its place, 0 to 20."""
     prompt_logprobs: Annotated[int | None, _LOGPROBS] = None
-    """Give the log-probability of each prompt token, and of so many of the likeliest tokens in its place, 0 to 20."""
+    """Return the log-probability of each prompt token, and of this many of the likeliest in its place, 0 to 20."""
 
     def __post_init__(self) -> None:
         _check("stop", len(self.stop), len(self.stop) <= MAX_STOPS, f"at most {MAX_STOPS} strings")

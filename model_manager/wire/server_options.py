@@ -46,8 +46,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError(f"command={self.template!r}: takes one with {{port}}, or the option port beside it")
         try:
             shlex.split(self.template)
-        except ValueError as error:
-            raise ConfigError(f"command={self.template!r}: takes quotes that close: {error}") from None
+        except ValueError:
+            raise ConfigError(f"command={self.template!r}: has an unclosed quote, or ends in a backslash") from None
 
     @property
     def kind(self) -> Preset:

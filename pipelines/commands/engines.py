@@ -34,7 +34,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="?",
         choices=["install"],
         metavar="install",
-        help="Make the Python environment of an engine; one that is there is made again.",
+        help="Make the Python environment of an engine; an existing one is replaced.",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="An engine with packages of its own.")
     parser.add_argument(

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve(arguments: Sequence[str]) -> int:
     parser = FlagParser(
         prog="millrace expansion",
-        description="Serve Generate, Score, Embed, Extract and Classify to pipelines in other languages of Beam's.",
+        description="Serve Generate, Score, Embed, Extract and Classify to Beam pipelines in other languages.",
         epilog="All other flags are Beam's: --environment_type and --environment_config say where the transforms run;"
         " by default this process runs them.",
         allow_abbrev=False,
@@ -77,7 +77,7 @@ def _serve(arguments: Sequence[str]) -> int:
         default="127.0.0.1",
         help="Address to listen on. The service has no authentication; do not expose it. Default: 127.0.0.1.",
     )
-    parser.add_argument("--verbose", action="store_true", help="Log what is asked for.")
+    parser.add_argument("--verbose", action="store_true", help="Log the requests.")
     flags, rest = parser.parse_known_args(list(arguments))
     ended = end_signal()
     with logs_at("info" if flags.verbose else "warning"), serving(flags.host, flags.port, rest) as address:

@@ -74,17 +74,17 @@ def manager_parser() -> tuple[FlagParser, list[str]]:
         description="Run models for jobs and servers in other containers, until a signal comes.",
         allow_abbrev=False,
     )
-    parser.add_argument("--listen", metavar="ADDRESS", help="Where clients connect: tcp://HOST:PORT.")
+    parser.add_argument("--listen", metavar="ADDRESS", help="Address where clients connect: tcp://HOST:PORT.")
     parser.add_argument(
         "--manager_key_file",
         metavar="PATH",
-        help=f"File of the key that the manager and its clients hold. Default: {KEY_VARIABLE}.",
+        help=f"File with the key that the manager shares with its clients. Default: {KEY_VARIABLE}.",
     )
-    parser.add_argument("--make_key", metavar="PATH", help="Write a new key to this file, and end.")
+    parser.add_argument("--make_key", metavar="PATH", help="Write a new key to this file, and exit.")
     parser.add_argument(
         "--allow_commands",
         action="store_true",
-        help="Let clients name programs that run beside the manager, and variables of its environment.",
+        help="Let clients name programs that the manager runs, and environment variables that it reads.",
     )
     group = parser.add_argument_group("manager (times in seconds)")
     return parser, add_settings(group, ManagerConfig, leave_out=PLACE_SETTINGS)

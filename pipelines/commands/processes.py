@@ -40,7 +40,7 @@ def stop(arguments: Sequence[str]) -> int:
 
 def _parse_ps(arguments: Sequence[str]) -> argparse.Namespace:
     parser = FlagParser(prog="millrace ps", description="What runs on this machine: models, jobs, processes.")
-    parser.add_argument("--json", action="store_true", help="As one JSON object; null where nothing runs.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object; null if nothing runs.")
     add_place(parser)
     return parser.parse_args(list(arguments))
 

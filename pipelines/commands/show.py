@@ -34,9 +34,11 @@ def _show(arguments: Sequence[str]) -> int:
         "places",
         nargs="+",
         metavar="PLACE",
-        help="Rows' places: <path>@<first byte> of a line, <path>#<number> of a row.",
+        help="Places of rows: <path>@<first byte> for a line, <path>#<number> for a row.",
     )
-    parser.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the file's extension.")
+    parser.add_argument(
+        "--input_format", choices=list(get_args(NamedFormat)), help="Format of the files. Default: by the extension."
+    )
     flags = parser.parse_args(list(arguments))
     positions = [Position.parse(place) for place in flags.places]
     for position in positions:

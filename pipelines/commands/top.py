@@ -55,7 +55,9 @@ def _top(arguments: Sequence[str]) -> int:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--once", action="store_true", help="Print one frame as text.")
     form.add_argument("--json", action="store_true", help="Print the figures of one frame as one JSON object.")
-    form.add_argument("--web", action="store_true", help="Serve a page on 127.0.0.1 until Ctrl-C; needs [serve].")
+    form.add_argument(
+        "--web", action="store_true", help="Serve a page on 127.0.0.1 until Ctrl-C; needs the extra [serve]."
+    )
     names = add_settings(parser, TopConfig)
     add_place(parser)
     flags = parser.parse_args(list(arguments))

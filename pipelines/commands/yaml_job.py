@@ -54,12 +54,16 @@ def _run(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "file", metavar="FILE", help="A pipeline in Beam's YAML: a local path, or one of another file system of Beam's."
+        "file", metavar="FILE", help="A pipeline in Beam's YAML: a local path, or a path of another Beam file system."
     )
     parser.add_argument(
-        "--jinja_variables", type=json_object, default={}, metavar="JSON", help="An object of variables."
+        "--jinja_variables",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="Values of Jinja variables in the file.",
     )
-    parser.add_argument("--verbose", action="store_true", help="Log what happens, and show where an error arose.")
+    parser.add_argument("--verbose", action="store_true", help="Log what happens, and show full stack traces.")
     flags, rest = parser.parse_known_args(list(arguments))
     spec = _read(flags.file, flags.jinja_variables)
     options = _options(spec, rest)

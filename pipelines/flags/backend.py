@@ -34,19 +34,20 @@ def add_backend(group: Any) -> list[str]:
         nargs="+",
         action="extend",
         metavar="NAME=VALUE",
-        help="Options of another engine, by its own names for them; a value is JSON, or else text.",
+        help=f"{docs['backend_options']} A value is read as JSON, else as text.",
     )
     group.add_argument(
         "--endpoint",
         nargs="+",
         action="extend",
         metavar="URL",
-        help="Remote servers that answer, by their base URLs: --backend endpoint, with its option urls.",
+        help="Base URLs of remote servers that run the model. Short for --backend endpoint with its option urls.",
     )
     group.add_argument(
         "--server_command",
         metavar="COMMAND",
-        help="A server to start, such as 'trtllm-serve {model} --port {port}': --backend server, its option command.",
+        help="Command that starts a server, such as 'trtllm-serve {model} --port {port}'. Short for --backend server "
+        "with its option command.",
     )
     group.add_argument("--backend_python", metavar="PATH", help=docs["backend_python"])
     return ["backend", "backend_options", "backend_python"]

@@ -17,7 +17,7 @@ def add_dataflow(group: Any) -> None:
     """`--gpu` and `--dry_run`."""
     add_gpu(group)
     group.add_argument(
-        "--dry_run", action="store_true", help="Show what would be submitted, without the network, and end."
+        "--dry_run", action="store_true", help="Print what would be submitted, and exit. Uses no network."
     )
 
 

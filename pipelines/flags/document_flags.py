@@ -44,8 +44,8 @@ def add_extraction(group: Any) -> None:
     group.add_argument(
         "--schema",
         metavar="FILE|MODULE:CLASS",
-        help="What is to be found: a file with a JSON Schema of an object, or a dataclass, NamedTuple or pydantic "
-        "model in a module.",
+        help="What to extract: a file with a JSON Schema of an object, or a dataclass, NamedTuple or pydantic model in "
+        "a module.",
     )
     _add_prompt_files(group, "a row of the schema")
 
@@ -55,8 +55,8 @@ def add_classification(group: Any) -> None:
     group.add_argument(
         "--labels",
         metavar="LABEL,LABEL,…",
-        help="The labels, with commas between them; or a .json file with a list of them, or with an object that says "
-        "of each what it means.",
+        help="The labels, separated by commas; or a .json file with a list of labels, or with an object that maps each "
+        "label to its meaning.",
     )
     _add_prompt_files(group, "the label, or with --multiple a list of labels")
 
@@ -66,13 +66,14 @@ def _add_prompt_files(group: Any, answer: str) -> None:
     group.add_argument(
         "--examples",
         metavar="FILE",
-        help=f"JSONL of documents with their answers, shown before each document: objects of `text` and `{_ANSWER}`, "
-        f"{answer}.",
+        help="JSONL file of examples that the prompt shows before each document: objects with `text` and "
+        f"`{_ANSWER}`, {answer}.",
     )
     group.add_argument(
         "--template",
         metavar="FILE",
-        help="The prompt, a text with {document}, {fields} and {examples} in it; or in a .json file chat messages.",
+        help="File of the prompt: text with {document}, {fields} and {examples} in it, or a .json file of chat "
+        "messages.",
     )
 
 

@@ -32,8 +32,7 @@ def job_parser(task: TaskCommand) -> tuple[FlagParser, dict[str, list[str]]]:
         prog=f"millrace {task.command}",
         usage="%(prog)s --input PLACE … [--output PLACE] [--model MODEL] [flags]",
         description=task.does,
-        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location. "
-        "Pages named as (docs: …) are in the folder docs/ of millrace's repository.",
+        epilog="All other flags are Beam's, for example --runner, --direct_num_workers, --project, --temp_location.",
         allow_abbrev=False,
     )
     _add_input(parser.add_argument_group("input"), documents=task.documents)
@@ -57,7 +56,7 @@ def _add_models(group: Any, task: TaskCommand) -> list[str]:
         "--chat",
         choices=list(CHAT),
         default=task.chat,
-        help="Whether text goes through the model's chat template, as a user's turn; auto: if it has one.",
+        help="Put text through the model's chat template, as a user's turn. auto: if the model has a template.",
     )
     group.add_argument(
         "--models",
@@ -82,7 +81,8 @@ def _add_updates(group: Any) -> None:
     group.add_argument(
         "--model_updates",
         metavar="watch:FILE",
-        help="A file, local or gs://, that names the model while the job runs: its name, or a JSON object of settings.",
+        help="File, local or gs://, that names the model to use while the job runs: its name, or a JSON object of "
+        "settings.",
     )
     group.add_argument(
         "--model_updates_every",
@@ -106,15 +106,16 @@ def _add_input(group: Any, *, documents: bool) -> None:
     group.add_argument(
         "--input_format",
         choices=list(get_args(NamedFormat)),
-        help="text: a line a row; file: each file whole; documents: JSONL, CSV and Parquet by their extensions, every "
-        f"other file whole. Default: {'documents' if documents else 'by the extension'}; of messages, jsonl.",
+        help="text: each line is a row; file: each file is a row; documents: JSONL, CSV and Parquet by their "
+        "extensions, every other file is a row. "
+        f"Default: {'documents' if documents else 'by the extension'}; for messages of a stream, jsonl.",
     )
     _add_columns(group, documents=documents)
     group.add_argument(
         "--limit",
         type=int,
         metavar="N",
-        help="Read the first N rows only: of a file in its order, of several in the order of their names.",
+        help="Read only the first N rows. Files are read in the order of their names.",
     )
 
 
@@ -136,7 +137,7 @@ def _add_columns(group: Any, *, documents: bool) -> None:
         "--row_params",
         action=argparse.BooleanOptionalAction,
         default=not documents,
-        help=f"Take sampling parameters from columns of their names. Default: {not documents}.",
+        help=f"Read sampling parameters from columns with their names. Default: {not documents}.",
     )
 
 
@@ -145,14 +146,14 @@ def _add_output(group: Any, default: str) -> None:
         "--output",
         default=default,
         metavar="PLACE",
-        help="The beginning of the files' paths, whose ending .jsonl, .parquet or .csv names the format. Or a topic: "
+        help="Prefix of the files' paths; its ending .jsonl, .parquet or .csv names the format. Or a topic: "
         "pubsub:projects/P/topics/T, kafka:HOST:PORT/TOPIC. "
         f"Default: {default}.",
     )
     group.add_argument(
         "--dead_letters",
         metavar="PLACE",
-        help="Place for the rows that failed, named like --output. Default: beside the results.",
+        help="Prefix or topic for the rows that failed, as for --output. Default: beside the results.",
     )
     group.add_argument(
         "--output_format",
@@ -163,15 +164,15 @@ def _add_output(group: Any, default: str) -> None:
         "--num_shards",
         type=int,
         metavar="N",
-        help="Most files to write; for a stream, in each window. Default: one for each 256 MiB; for a stream, 1.",
+        help="Most files to write; for a stream, per window. Default: one per 256 MiB; for a stream, 1.",
     )
     _add_windows(group)
     _add_report(group)
-    group.add_argument("--overwrite", action="store_true", help="Replace output that is there.")
+    group.add_argument("--overwrite", action="store_true", help="Replace existing output.")
     group.add_argument(
         "--resume",
         action="store_true",
-        help="Keep output that is there, and complete only the prompts it lacks; for a stream, add to it.",
+        help="Keep existing output, and complete only the prompts it lacks; for a stream, add to it.",
     )
 
 
@@ -181,14 +182,14 @@ def _add_report(group: Any) -> None:
         nargs="?",
         const=True,
         metavar="PATH",
-        help="Write a page of what the job came to, an HTML file, local or gs://. Default: beside the output's files, "
-        "as <output>.report.html; of a job that ends and is waited for.",
+        help="Write an HTML report to this file, local or gs://. Default: <output>.report.html, unless the job is a "
+        "stream or on Dataflow, or writes to a topic.",
     )
-    group.add_argument("--no-report", dest="report", action="store_false", default=None, help="Write no such page.")
+    group.add_argument("--no-report", dest="report", action="store_false", default=None, help="Write no report.")
     group.add_argument(
         "--prices",
         metavar="FILE",
-        help="Prices as millrace plan takes them: with --machine_type the report tells what the job's time costs.",
+        help="File of prices, as for millrace plan. With --machine_type the report tells what the job's time costs.",
     )
 
 
@@ -197,15 +198,15 @@ def _add_windows(group: Any) -> None:
         "--window",
         type=float,
         metavar="SECONDS",
-        help="Time that one set of a stream's files covers. Default: 60. On Prism, kill -9 or a failed job loses up to "
+        help="Time that one set of a stream's files covers. Default: 60. On Prism a killed or failed job loses up to "
         "one window of a broker's messages (docs: Streams).",
     )
     group.add_argument(
         "--lateness",
         type=float,
         metavar="SECONDS",
-        help="Time after the end of a stream's window in which late rows are still written, to further files; later "
-        "rows are dropped. Default: 86400, a day.",
+        help="Time after the end of a stream's window in which late rows are still written, to further files. Rows "
+        "later than that are dropped. Default: 86400 (one day).",
     )
 
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 from millrace.model_manager.wire.errors import ConfigError
 
 NO_INPUT = "--input is missing: takes one or more files or globs, or a stream"
+_PAGES = "Pages named as (docs: …) are in the folder docs/ of millrace's repository."
 _KINDS = {"int": "an integer", "float": "a number"}
 _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", lambda found: _takes(found, found[3])),
@@ -24,12 +25,23 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
 
 
 class FlagParser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse prints its usage and exits."""
+    """Raises ConfigError where argparse prints its usage and exits.
+
+    A help that names pages of the documentation ends with the folder that holds them.
+    """
 
     @property
     def flags(self) -> dict[str, argparse.Action]:
         """The flags with their actions; argparse itself lists them nowhere in public."""
         return {flag: action for action in self._actions for flag in action.option_strings}
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        if not re.search(r"\bdocs:\s", text):
+            return text
+        formatter = self._get_formatter()
+        formatter.add_text(_PAGES)
+        return f"{text}\n{formatter.format_help()}"
 
     def error(self, message: str) -> NoReturn:
         if found := re.fullmatch(r"the following arguments are required: (\S+?)(,.*)?", message):

@@ -44,9 +44,9 @@ def place_of(flags: argparse.Namespace) -> ManagerPlace:
 
 def add_logging(group: Any) -> None:
     """Adds the flags, which `log_level` reads."""
-    group.add_argument("--verbose", action="store_true", help="Log what happens, and show whole stack traces.")
+    group.add_argument("--verbose", action="store_true", help="Log what happens, and show full stack traces.")
     group.add_argument(
-        "--log_level", choices=_LEVELS, default="warning", help="Least severe messages to log. Default: warning."
+        "--log_level", choices=_LEVELS, default="warning", help="Lowest level of messages to log. Default: warning."
     )
 
 

@@ -19,13 +19,13 @@ def add_traces(group: Any) -> None:
     group.add_argument(
         "--otlp_endpoint",
         metavar="URL",
-        help="Send a trace of each row or request to the collector of OpenTelemetry at URL, such as "
-        "http://localhost:4318, over OTLP and HTTP. Needs the extra beam-millrace[traces].",
+        help="Send a trace of each row or request to the OpenTelemetry collector at URL, such as "
+        "http://localhost:4318, by OTLP over HTTP. Needs the extra beam-millrace[traces].",
     )
     group.add_argument(
         "--traces",
         action="store_true",
-        help="The same, to the collector that the variable OTEL_EXPORTER_OTLP_ENDPOINT names.",
+        help="Send traces to the collector that the variable OTEL_EXPORTER_OTLP_ENDPOINT names.",
     )
     group.add_argument(
         "--trace_ratio",

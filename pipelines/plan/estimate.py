@@ -60,9 +60,11 @@ class Estimate:
 def work_hours(work: Work, speed: WorkerSpeed, margin: Fraction) -> Fraction:
     """Hours that one worker takes, margin and all; raises ConfigError where a speed that is needed is not known."""
     if work.generated_tokens and not speed.generated:
-        raise ConfigError("--tokens_per_second is missing: takes the tokens that one worker generates in a second")
+        raise ConfigError("--tokens_per_second is missing: takes the tokens that one worker generates per second")
     if not work.generated_tokens and not speed.prompt:
-        raise ConfigError("--prompt_tokens_per_second is missing: takes what one worker reads a second")
+        raise ConfigError(
+            "--prompt_tokens_per_second is missing: takes the prompt tokens that one worker reads per second"
+        )
     seconds = work.generated_tokens / speed.generated if speed.generated else Fraction(0)
     seconds += work.prompt_tokens / speed.prompt if speed.prompt else Fraction(0)
     return seconds * (1 + margin) / _HOUR
@@ -81,8 +83,8 @@ def for_deadline(hours_of_one: Fraction, deadline: Fraction, terms: Terms) -> Es
     left = deadline - terms.startup
     if left <= 0:
         raise ConfigError(
-            f"--deadline: {float(deadline):.2f} h are over before a worker has started, which takes"
-            f" {float(terms.startup):.2f} h; allow more, or lower --startup_minutes"
+            f"--deadline: {float(deadline):.2f} h is not longer than a worker's start"
+            f" ({float(terms.startup):.2f} h); allow more, or lower --startup_minutes"
         )
     workers = max(math.ceil(hours_of_one / left), 1)
     if workers > _MOST_WORKERS:

@@ -41,30 +41,32 @@ def _add_input(group: Any) -> None:
     group.add_argument(
         "--prompt_column", metavar="NAME", help="Column that holds the prompt. Default: prompt, else messages."
     )
-    group.add_argument("--template", help="Make each prompt of the row's columns, as for millrace run.")
+    group.add_argument("--template", help="Make each prompt from the row's columns, as for millrace run.")
     group.add_argument("--system", help="System message of each chat, as for millrace run.")
     group.add_argument(
         "--id_column", metavar="NAME", help="Column that holds the row's id. Default: id, else custom_id."
     )
     group.add_argument(
-        "--no-row_params", dest="row_params", action="store_false", help="Take no sampling parameters from columns."
+        "--no-row_params", dest="row_params", action="store_false", help="Read no sampling parameters from columns."
     )
-    group.add_argument("--model", default=EMBEDDED_MODEL, help="Model whose tokenizer counts; no weights are fetched.")
-    group.add_argument("--revision", help="Branch, tag or commit of a hub name.")
+    group.add_argument(
+        "--model", default=EMBEDDED_MODEL, help="Model whose tokenizer counts tokens; no weights are fetched."
+    )
+    group.add_argument("--revision", help="Branch, tag or commit of --model, a hub name.")
     group.add_argument(
         "--tokenizer",
         metavar="MODEL",
-        help="Model whose tokenizer counts in place of --model's, which a GGUF file or a server keeps to itself.",
+        help="Model whose tokenizer counts tokens, if --model is a GGUF file or a server's: these give no tokenizer.",
     )
     group.add_argument(
-        "--chat", choices=list(CHAT), default="auto", help="Whether text goes through the chat template. Default: auto."
+        "--chat", choices=list(CHAT), default="auto", help="Put text through the chat template. Default: auto."
     )
     group.add_argument(
         "--sample",
         type=int,
         default=2000,
         metavar="N",
-        help="Rows whose tokens are counted, if there are more; 0 is all. Default: 2000.",
+        help="Rows to sample when the input has more; their tokens are counted. 0 counts all rows. Default: 2000.",
     )
 
 
@@ -74,14 +76,20 @@ def _add_output(group: Any) -> None:
         type=int,
         default=SamplingParams().max_tokens,
         metavar="N",
-        help="Most tokens to generate for a row. Default: 128.",
+        help="Most tokens to generate per completion. Default: 128.",
     )
-    group.add_argument("--n", type=int, default=1, metavar="N", help="Completions of each prompt. Default: 1.")
+    group.add_argument("--n", type=int, default=1, metavar="N", help="Completions per prompt. Default: 1.")
     group.add_argument(
-        "--output_tokens", type=float, metavar="MEAN", help="Tokens that a row comes to. Default: the most it may."
+        "--output_tokens",
+        type=float,
+        metavar="MEAN",
+        help="Mean generated tokens per row. Default: the row's max_tokens, times n.",
     )
     group.add_argument(
-        "--trial", nargs="+", metavar="GLOB", help="Completions (JSONL) of a trial run, whose mean is taken instead."
+        "--trial",
+        nargs="+",
+        metavar="GLOB",
+        help="Completions (JSONL) of a trial run. Their mean number of tokens replaces --output_tokens.",
     )
 
 
@@ -90,44 +98,57 @@ def _add_speed(group: Any) -> None:
         "--tokens_per_second",
         type=float,
         metavar="N",
-        help="What one worker generates in a second, reading its prompts meanwhile: as `millrace run` prints it.",
+        help="Tokens one worker generates per second, reading prompts meanwhile: the speed that `millrace run` prints.",
     )
     group.add_argument(
         "--prompt_tokens_per_second",
         type=float,
         metavar="N",
-        help="What one worker reads in a second, where that comes on top (or where nothing is generated).",
+        help="Prompt tokens one worker reads per second. Needed if nothing is generated, or if --tokens_per_second "
+        "does not include reading prompts as long as these.",
     )
     group.add_argument(
-        "--results", type=Path, metavar="FILE", help="Take the speed from a file of millrace's benchmarks."
+        "--results", type=Path, metavar="FILE", help="Read the speed from a file of millrace's benchmarks."
     )
     group.add_argument(
         "--where",
         default="",
         metavar="K=V,…",
-        help="Which figure of --results, by shape, workload, dtype, engine: dtype=int8,shape=…",
+        help="Figure of --results to use, by its shape, workload, dtype and engine: dtype=int8,shape=…",
     )
 
 
 def _add_machine(group: Any) -> None:
     add_gpu(group)
     group.add_argument(
-        "--machine_type", metavar="NAME", help="Machine of a worker. Default: what a job with this model and GPU gets."
+        "--machine_type",
+        metavar="NAME",
+        help="Machine type of a worker. Default: as for a job with this model and GPU.",
     )
-    group.add_argument("--disk_size_gb", type=int, metavar="N", help="Disk of a worker. Default: what such a job gets.")
-    group.add_argument("--prices", type=Path, metavar="FILE", help="Prices in TOML (docs: Dataflow).")
+    group.add_argument(
+        "--disk_size_gb", type=int, metavar="N", help="Disk of a worker, in GB. Default: as for such a job."
+    )
+    group.add_argument("--prices", type=Path, metavar="FILE", help="File of prices in TOML (docs: Dataflow).")
 
 
 def _add_question(group: Any) -> None:
-    group.add_argument("--workers", type=int, metavar="N", help="Tell how long this number of workers takes.")
+    group.add_argument("--workers", type=int, metavar="N", help="Show how long this number of workers takes.")
     group.add_argument(
-        "--deadline", metavar="TIME", help="Tell how many workers end in this time, such as 90m, 6h or 2d."
+        "--deadline", metavar="TIME", help="Show how many workers finish in this time, such as 90m, 6h or 2d."
     )
     group.add_argument(
-        "--startup_minutes", type=float, default=10.0, metavar="N", help="Until a worker works; paid. Default: 10."
+        "--startup_minutes",
+        type=float,
+        default=10.0,
+        metavar="N",
+        help="Minutes a worker takes to start; you pay for them. Default: 10.",
     )
     group.add_argument(
-        "--margin", type=float, default=0.1, metavar="PART", help="Added to the work for stragglers. Default: 0.1."
+        "--margin",
+        type=float,
+        default=0.1,
+        metavar="PART",
+        help="Share of the work to add for stragglers. Default: 0.1.",
     )
-    group.add_argument("--json", action="store_true", help="As JSON, with everything that was assumed.")
-    group.add_argument("--verbose", action="store_true", help="Show whole stack traces.")
+    group.add_argument("--json", action="store_true", help="Print JSON, with everything that was assumed.")
+    group.add_argument("--verbose", action="store_true", help="Show full stack traces.")

@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal; returns the exit status."""
     parser = FlagParser(prog="millrace worker-pool", description="Start worker processes when a Beam runner asks.")
     parser.add_argument(
-        "--address", default=DEFAULT_ADDRESS, metavar="HOST:PORT", help=f"Where to listen. Default: {DEFAULT_ADDRESS}."
+        "--address",
+        default=DEFAULT_ADDRESS,
+        metavar="HOST:PORT",
+        help=f"Address to listen on. Default: {DEFAULT_ADDRESS}.",
     )
     return at_the_edge(lambda: _serve(parser.parse_args(arguments).address))
 

@@ -63,24 +63,32 @@ def _parser() -> FlagParser:
         "places",
         nargs="+",
         metavar="OUTPUT",
-        help="Files of results or dead letters (.jsonl, .parquet, .csv) by paths or globs, local or gs://; or what a "
-        "job's --output said.",
+        help="Files of results or dead letters (.jsonl, .parquet, .csv): paths or globs, local or gs://; or the value "
+        "of a job's --output.",
     )
-    parser.add_argument("--output", metavar="FILE", help="Write one HTML file of the first rows, and serve nothing.")
-    parser.add_argument("--rows", type=int, default=_ROWS, metavar="N", help=f"Rows of that file. Default: {_ROWS}.")
-    parser.add_argument("--overwrite", action="store_true", help="Let that file replace one that is no such page.")
-    parser.add_argument("--no-browser", action="store_true", help="Print the address, and open no browser.")
+    parser.add_argument("--output", metavar="FILE", help="Write the first rows to an HTML file, and do not serve.")
+    parser.add_argument(
+        "--rows", type=int, default=_ROWS, metavar="N", help=f"Rows to write with --output. Default: {_ROWS}."
+    )
+    parser.add_argument("--overwrite", action="store_true", help="Let --output replace a file that is no such page.")
+    parser.add_argument("--no-browser", action="store_true", help="Print the address, but open no browser.")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="Port on 127.0.0.1. Default: a free one.")
     group = parser.add_argument_group("input, whose rows are shown beside their results; flags as for the job")
     group.add_argument("--input", nargs="+", action="append", metavar="GLOB", help="Files of the job's input.")
-    group.add_argument("--input_format", choices=list(get_args(NamedFormat)), help="Default: by the extension.")
-    group.add_argument("--prompt_column", "--text_column", metavar="NAME", help="Column of the prompt or document.")
-    group.add_argument("--id_column", metavar="NAME", help="Column of the row's id. Default: id, else custom_id.")
-    group.add_argument("--template", help="Makes each prompt of the row's columns.")
+    group.add_argument(
+        "--input_format", choices=list(get_args(NamedFormat)), help="Format of --input. Default: by the extension."
+    )
+    group.add_argument(
+        "--prompt_column", "--text_column", metavar="NAME", help="Column that holds the prompt or document."
+    )
+    group.add_argument(
+        "--id_column", metavar="NAME", help="Column that holds the row's id. Default: id, else custom_id."
+    )
+    group.add_argument("--template", help="Make each prompt from the row's columns.")
     group.add_argument(
         "--documents",
         action="store_true",
-        help="The input is what millrace extract or classify reads: whole files by default.",
+        help="Read --input as millrace extract and classify do: by default each file is a row.",
     )
     return parser
 

@@ -52,7 +52,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float | None = None
     """Above 1 makes tokens of the prompt and the answer less likely."""
     frequency_penalty: float | None = None
-    """Taken from the logits of tokens that the answer has, once for each time."""
+    """Subtracted from the logits of tokens that the answer contains, once per occurrence."""
     seed: int | None = None
     """The same seed gives the same random numbers."""
     stop: list[str] = []

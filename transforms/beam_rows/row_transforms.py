@@ -57,17 +57,17 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     output_field: str = ""
     """The new field."""
     sampling: dict[str, Any] = {}
-    """Sampling parameters of all rows, by the names of docs/reference/sampling.md."""
+    """Sampling parameters of all rows, with the names in docs/reference/sampling.md."""
     row_params: bool = True
-    """Whether a row's own parameters are taken from fields of their names."""
+    """Read sampling parameters of a row from fields with their names."""
     chat: bool | None = None
-    """Whether text goes through the model's chat template; by default if there is one."""
+    """Put text through the model's chat template. Default: if the model has one."""
     engine: dict[str, Any] = {}
     """Settings of ModelConfig."""
     manager: dict[str, Any] = {}
     """Settings of ManagerConfig."""
     error_handling: dict[str, str] | None = None
-    """{output: NAME}; by default a row that fails fails the job."""
+    """Output of failed rows, {output: NAME}. Default: a failed row fails the job."""
 
     def __post_init__(self) -> None:
         if self.error_handling is not None and list(self.error_handling) != ["output"]:

@@ -87,7 +87,7 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--max-tokens=3"], "unknown flag --max-tokens: did you mean --max_tokens?"),
         ([*INPUT, "--batch_size=8"], "unknown flag --batch_size: did you mean --max_num_seqs? Most sequences that run"),
         ([*INPUT, "--tensor_parallel_size=2"], "did you mean --tensor_parallel? "),
-        ([*INPUT, "--gpu_memory_utilization", "0.9"], "did you mean --kv_cache_gib? GiB of KV cache"),
+        ([*INPUT, "--gpu_memory_utilization", "0.9"], "did you mean --kv_cache_gib? Size of the KV cache in GiB"),
         ([*INPUT, "--temp=1"], "did you mean --temperature? 0 is greedy"),
         ([*INPUT, "--max-new-tokens=5"], "unknown flag --max-new-tokens: did you mean --max_tokens? Most tokens"),
         ([*INPUT, "--runer=x"], "unknown flag --runer: did you mean --runner?"),
@@ -185,7 +185,7 @@ def test_help_groups_the_flags_and_says_defaults_and_units(capsys: pytest.Captur
     for field in (*SamplingParams.__struct_fields__, *ManagerConfig.__struct_fields__, "kv_cache_gib"):
         assert f"--{field}" in shown
     assert "Default: 128." in shown
-    assert "GiB of KV cache" in shown
+    assert "Size of the KV cache in GiB" in shown
     assert "--backend_options NAME=VALUE" in shown
     assert "Default: ." not in shown
 

@@ -148,7 +148,7 @@ def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
         ([], "--input is missing"),
         (["--input", "ROWS"], "--tokens_per_second is missing"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "6"], "takes minutes, hours or days"),
-        (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "5m"], "are over before a worker has started"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "5m"], "is not longer than a worker's start"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "1h", "--workers", "2"], "exclude each other"),
         (["--input", "ROWS", "--tokens_per_second", "0"], "--tokens_per_second=0.0: takes a number above 0"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--workers", "-1"], "--workers=-1: takes a number above 0"),
