@@ -91,7 +91,7 @@ def held(line: Timeline, values: Sequence[float]) -> tuple[list[float], list[flo
 
 
 def moving_percentiles(line: Timeline, percents: Sequence[int]) -> dict[int, list[float]]:
-    """At each request's end, percentiles of the latency of the WINDOW requests that ended last."""
+    """Percentiles of the latency of the last WINDOW requests: per percent a list, a value at each request's end."""
     windows = [line.latency[max(end - WINDOW, 0) : end] for end in range(1, len(line.latency) + 1)]
     return {percent: [percentile(window, percent) for window in windows] for percent in percents}
 

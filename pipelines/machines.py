@@ -113,7 +113,7 @@ class GpuRequest:
 
     @classmethod
     def of_accelerator(cls, text: str) -> GpuRequest | None:
-        """From Dataflow's own `type:nvidia-l4;count:1;…`; None for a GPU that is not known here."""
+        """Read Dataflow's own `type:nvidia-l4;count:1;…`; None for a GPU that is not known here."""
         named = dict(part.split(":", 1) for part in text.split(";") if ":" in part)
         gpu = next((gpu for gpu in GPUS.values() if gpu.accelerator == named.get("type")), None)
         count = named.get("count", "")

@@ -14,7 +14,7 @@ _JOINERS = "\u200c\u200d"
 
 
 def number(value: float) -> str:
-    """With separators of thousands."""
+    """The number as text, with separators of thousands."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 

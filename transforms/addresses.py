@@ -107,7 +107,7 @@ class KafkaTopic(_BrokerAddress, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """From `kafka:HOST:PORT[,HOST:PORT]/TOPIC[?…]`; raises ConfigError."""
+        """Read `kafka:HOST:PORT[,HOST:PORT]/TOPIC[?…]`. Raises ConfigError."""
         place, _, query = address.removeprefix(_KAFKA).partition("?")
         brokers, _, topic = place.partition("/")
         settings = dict(parse_qsl(query, keep_blank_values=True))
@@ -148,7 +148,7 @@ class PubSubAddress(_BrokerAddress, frozen=True):
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """From `pubsub:projects/P/subscriptions/S` or `pubsub:projects/P/topics/T`; raises ConfigError."""
+        """Read `pubsub:projects/P/subscriptions/S` or `pubsub:projects/P/topics/T`. Raises ConfigError."""
         found = _PATH.fullmatch(address.removeprefix(_PUBSUB))
         if found is None:
             raise ConfigError(f"{address}: takes pubsub:projects/P/subscriptions/S or pubsub:projects/P/topics/T")

@@ -164,7 +164,7 @@ def _threshold(given: float | None, multiple: bool) -> float | None:
 
 
 def _checked(labels: Sequence[str] | Mapping[str, str], multiple: bool) -> dict[str, str]:
-    """From each label to its meaning; raises ConfigError."""
+    """A mapping from each label to its meaning. Raises ConfigError."""
     given = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else []
     if not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(f"labels={labels!r}: takes one or more strings")

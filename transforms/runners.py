@@ -103,7 +103,7 @@ _BY_NAME = {name.lower(): Runner(name=name) for name in StandardOptions.KNOWN_RU
 
 
 def known(name: str) -> Runner | None:
-    """By a name as Beam reads it: `Flink`, `flinkrunner`, or a class with its module."""
+    """The runner of a name as Beam reads it: `Flink`, `flinkrunner`, or a class with its module; None if unknown."""
     short = name.rsplit(".", 1)[-1].lower()
     return _BY_NAME.get(short) or _BY_NAME.get(f"{short}runner")
 

@@ -45,7 +45,7 @@ class StepCost:
 
 
 def load_seconds(shape: str = "opt-125m", dtype: str = "bfloat16", path: Path = RESULTS / "start.json") -> float:
-    """From the start of the inference process to its first token, as benchmarks.start measured it."""
+    """Seconds from the start of the inference process to its first token, as benchmarks.start measured them."""
     starts = json.loads(path.read_text(encoding="utf-8"))["starts"]
     wanted = {"engine": "millrace", "shape": shape, "dtype": dtype}
     return next(float(each["first_token_s"]) for each in starts if wanted.items() <= each.items())

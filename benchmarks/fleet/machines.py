@@ -103,7 +103,7 @@ class Fleet:
         self._numbers = itertools.count()
 
     def run(self) -> None:
-        """From the request for the first machines to the last answer."""
+        """Simulate the job, from the request for the first machines to the last answer."""
         self._source.start(self)
         if self.config.initial_workers is None:
             self.grow(self.config.workers)

@@ -65,7 +65,7 @@ class Broker:
         self._offer(row, now)
 
     def _offer(self, row: int, now: float) -> None:
-        """To the first of a few machines, picked at random, that has a credit."""
+        """Give the row to the first of a few machines, picked at random, that has a credit; else the row waits."""
         up = self._fleet.up
         for _ in range(_TRIES if up else 0):
             machine = self._fleet.random.choice(up)

@@ -28,7 +28,7 @@ class Cluster:
 
     @property
     def ports(self) -> dict[str, int]:
-        """By what listens there."""
+        """The cluster's ports, by the name of the process that listens on each."""
         return dict(self.state["ports"])
 
     def save(self) -> None:

@@ -17,7 +17,7 @@ from ..wire.transport import Connection, ConnectionLost, ProtocolError
 
 
 class Link:
-    """From Hello to the end of the connection; any thread sends, one receives."""
+    """One connection to the manager, from Hello to its end. Any thread may send; one thread receives."""
 
     def __init__(self, connection: Connection[ManagerToClient], hang_timeout: float) -> None:
         """Says Hello, which is thus the first message whoever sends next; raises ConnectionLost, the socket closed.
@@ -106,7 +106,7 @@ class Link:
         return [Submit(message.key, batch) for batch in request_batches(requests)]
 
     def check(self, interval: float) -> None:
-        """To be called every `interval` seconds: asks for a sign of life, and leaves a manager that gives none.
+        """Ask the manager for a sign of life, and leave one that gives none. Call this every `interval` seconds.
 
         This machine's is killed: it holds the lock, so nobody can take its place while it lives. A delay of this
         process itself does not count.
@@ -132,5 +132,5 @@ class Link:
         self._connection.close()
 
     def abandon(self) -> None:
-        """In a forked process: let go of the descriptor; the connection stays the parent's."""
+        """Close the descriptor in a forked process. The connection stays the parent's."""
         self._connection.abandon()

@@ -41,7 +41,7 @@ def ask(place: ManagerPlace, question: Message, answer: type[Answer], within: fl
 
 
 def where(place: ManagerPlace) -> str:
-    """For sentences."""
+    """The place as the end of a sentence: `in FOLDER` or `at ADDRESS`."""
     return f"in {place.path}" if isinstance(place, RuntimeDir) else f"at {place}"
 
 

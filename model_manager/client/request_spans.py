@@ -75,7 +75,7 @@ class RequestSpans:
         return asked
 
     def _ended(self, span: Span, sent: int, future: Future[Any]) -> None:
-        """On the client's own thread."""
+        """End a request's span with what became of the request. Runs on the client's own thread."""
         end = time.time_ns()
         try:
             if future.cancelled():

@@ -387,7 +387,7 @@ class Session:
                 link.check(interval)
 
     def _forsake(self) -> None:
-        """In a forked process: the connection is the parent's, and must end when the parent ends."""
+        """Let go of the connection in a forked process. It is the parent's, and must end when the parent ends."""
         if self._link is not None:
             self._link.abandon()
 

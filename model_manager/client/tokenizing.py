@@ -56,7 +56,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """From tokenizer.json and the settings beside it; raises ModelNotFound, ModelCorrupt or ModelUnsupported."""
+        """Load tokenizer.json and the settings beside it. Raises ModelNotFound, ModelCorrupt or ModelUnsupported."""
         config = _read_json(folder / "tokenizer_config.json")
         encoder = _read_encoder(folder / "tokenizer.json")
         special = _special_tokens(config, folder)

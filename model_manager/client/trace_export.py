@@ -89,7 +89,8 @@ class _Exporting:
         atexit.register(self.flush)
 
     def flush(self) -> None:
-        """In a thread, since the library's call keeps no timeout; one that runs already, as none starts at exit.
+        """Send the buffered spans. A thread does it, since the library's call keeps no timeout. The thread runs
+        already, because none can start at exit.
 
         While a flush is late, the next ones do not wait: the process ends after one wait.
         """

@@ -218,7 +218,7 @@ class Closing:
         return len([*self._bytes(matcher, _FREE)]) == len(_FREE)
 
     def _way(self, start: LLMatcher, most: int, work: _Work) -> list[int] | None:
-        """At most `max_tokens` tokens to the end."""
+        """A way to the end of at most `most` tokens; None if the search finds none."""
         work.spend(1)
         most_states = _STATES + _STATES_A_TOKEN * most
         ways = (self._search(start, most, effort, work, most_states) for effort in _EFFORTS)

@@ -63,5 +63,5 @@ def _on_thread(search: Callable[[], Found]) -> Future[Found]:
 
 
 def _may_be_fetched(name: str) -> bool:
-    """By its form alone, as what looks at files may take its time."""
+    """Whether a model may have to be fetched. Only its name's form is read, since looking at files may take long."""
     return "/" in name and not name.startswith(("/", ".", "~"))

@@ -232,7 +232,7 @@ class ManagerServer:
         self._soon()
 
     def _send(self, client: int, message: Message) -> None:
-        """To a client; dropped if it has gone meanwhile."""
+        """Send a message to a client. The message is dropped if the client has gone."""
         if (found := self._clients.get(client)) is not None:
             self._answer(found, message)
 

@@ -75,9 +75,9 @@ class ForkedProcess:
 
 
 class Template:
-    """At most one process, started when it is first needed, and anew after it was killed.
+    """Holds at most one template process. It starts when it is first needed, and again after it was killed.
 
-    After two in a row that end before they are ready, as an import fails, none is started: engines say what is wrong.
+    If two processes in a row end before they are ready (an import fails), none is started: engines say what is wrong.
     """
 
     def __init__(self, started: TemplateProcess | None = None) -> None:

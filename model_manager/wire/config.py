@@ -54,7 +54,7 @@ SETTINGS_ELSEWHERE = {
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=SettingsMeta):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """From plain values; an unknown name, wrong type or impossible value raises ConfigError, naming it."""
+        """Read plain values. Raises ConfigError that names an unknown setting, a wrong type or an impossible value."""
         return converted(fields, cls, ConfigError, what=f"setting of {cls.__name__}", near=cls._nearest)
 
     @classmethod

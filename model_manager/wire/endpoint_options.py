@@ -87,7 +87,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """From `backend_options`; an unknown name, a wrong type or an impossible value raises ConfigError."""
+        """Read `backend_options`. Raises ConfigError for an unknown name, a wrong type or an impossible value."""
         return converted(fields, cls, ConfigError, what="option of the back end endpoint")
 
     @property

@@ -58,7 +58,7 @@ def _check_date(key_file: Path) -> None:
 
 
 def _no_pass_phrase() -> str:
-    """In the place of asking for one on the terminal."""
+    """Raise in place of asking for a pass phrase on the terminal."""
     raise OSError("the key is encrypted")
 
 

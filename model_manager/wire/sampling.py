@@ -183,8 +183,8 @@ class SamplingParams(
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """From a row of JSON, where a lone string for `stop` or `bad_words` is one and the keys of `logit_bias` are
-        strings; an unknown name or type raises InvalidRequest.
+        """Read a row of JSON. A lone string for `stop` or `bad_words` is a list of one; the keys of `logit_bias` are
+        strings. Raises InvalidRequest for an unknown name or a wrong type.
         """
         fields = {name: value for name, value in fields.items() if value is not None}
         for name in ("stop", "bad_words"):

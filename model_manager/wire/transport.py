@@ -137,7 +137,7 @@ class Connection(Generic[T]):
         self._sock.close()
 
     def abandon(self) -> None:
-        """In a forked process: let go of the descriptor; the connection stays the parent's."""
+        """Close the descriptor in a forked process. The connection stays the parent's."""
         with contextlib.suppress(OSError):
             os.close(self._sock.detach())
 

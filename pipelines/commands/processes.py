@@ -25,7 +25,7 @@ from ..pages.texts import harmless
 _INDENT = " " * 9
 """Width of the first column."""
 _REVISION_SHOWN = 23
-"""Characters of a revision, for people; `--json` has all."""
+"""Characters of a revision that the text shows; `--json` has all."""
 
 
 def ps(arguments: Sequence[str]) -> int:
@@ -91,7 +91,7 @@ def _stop(flags: argparse.Namespace) -> int:
 
 
 def status_lines(status: Status) -> Iterator[str]:
-    """For people."""
+    """The status as text, a line for each process, model and job."""
     yield f"manager  pid {status.pid}, up {status.uptime:.0f} s"
     for model in status.models:
         yield _model_line(model)
@@ -107,7 +107,7 @@ def status_lines(status: Status) -> Iterator[str]:
 
 
 def _wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """For a terminal of any width: what follows the first column stays beneath it."""
+    """The lines, wrapped to the terminal's width. Text after the first column stays to its right."""
     width = max(shutil.get_terminal_size().columns, 2 * len(_INDENT))
     for line in lines:
         yield textwrap.fill(line, width, subsequent_indent=_INDENT, break_on_hyphens=False, break_long_words=False)
@@ -137,7 +137,7 @@ def _cache(model: ModelStatus) -> str:
 
 
 def _name(model: ModelStatus) -> str:
-    """With the beginning of its revision: two of one name may run side by side."""
+    """The model's name and the beginning of its revision: two models of one name may run side by side."""
     return f"{model.model}@{model.revision[:_REVISION_SHOWN]}" if model.revision else model.model
 
 

@@ -70,7 +70,7 @@ def _head(figures: Figures) -> Text:
 
 
 def seconds_and_bytes(uptime: float, held: int) -> str:
-    """For example `up 2:03, 1,826 MB in all`."""
+    """Uptime and memory as text: `up 2:03, 1,826 MB in all`."""
     return f"up {duration(uptime)}, {_bytes(held)} in all"
 
 
@@ -190,7 +190,7 @@ def _row_names(rows: Sequence[RowLife], most: int) -> list[str]:
 
 
 def _place(row_id: str) -> str:
-    """For an id that is a place in a file, the file's name and the place."""
+    """A row's id as shown: of an id that is a place in a file, the file's name and the place without its folders."""
     return row_id.rsplit("/", 1)[-1] if row_id.startswith("/") or "://" in row_id else row_id
 
 

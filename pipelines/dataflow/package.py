@@ -60,7 +60,7 @@ class Package:
 
 
 def find_package(options: PipelineOptions) -> Package:
-    """By the flags, then where this file is; raises ConfigError where it cannot be told."""
+    """Find the package by the flags, else by this file's folder. Raises ConfigError if neither tells."""
     setup = options.view_as(SetupOptions)
     ours = [path for path in setup.extra_packages or [] if Path(path).name.startswith(f"{_NAME.replace('-', '_')}-")]
     if setup.setup_file or ours:

@@ -67,7 +67,7 @@ def _reader(field: types.Field) -> dict[str, Any]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """For argparse: an object of JSON."""
+    """Read a JSON object; argparse calls this as a flag's type."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:

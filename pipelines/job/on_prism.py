@@ -66,9 +66,9 @@ def _printed(lines: list[str], console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str], lines: list[str]) -> Iterator[None]:
-    """On Ctrl-C, end the job, and add a summary of its results so far to `lines`.
+    """End the job on Ctrl-C, and add a summary of its results so far to `lines`.
 
-    It is made of `counts`, or, if the workers are other processes, of the runner's metrics.
+    The summary is made of `counts`, or, if the workers are other processes, of the runner's metrics.
     """
     try:
         yield

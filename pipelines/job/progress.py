@@ -65,9 +65,9 @@ class Speed:
             self._samples.popleft()
 
     def line(self, *, waits: bool = False, refused: Mapping[str, int] = _NONE) -> str:
-        """For example `120 / 500   9,600 generated   41.0 prompts/s   1,234 tokens/s   0:09 left`; or, of a stream,
-        that it waits. Rows that failed come last; where workers are other processes, failed requests as the manager
-        knows them (`refused`).
+        """The progress line: `120 / 500   9,600 generated   41.0 prompts/s   1,234 tokens/s   0:09 left`. For a stream
+        with nothing to do, it says that the stream waits. Failed rows come last; if workers are other processes, these
+        are failed requests as the manager knows them (`refused`).
 
         A speed takes two samples, and tokens are told where some are generated: score and embed generate none.
         """
@@ -105,7 +105,7 @@ class Speed:
         return "" if seconds is None else f"{duration(seconds)} left"
 
     def seconds_left(self, prompts_per_s: float) -> float | None:
-        """At this speed; None without a total or a speed."""
+        """Seconds left at this speed; None without a total or a speed."""
         if not self.total or prompts_per_s <= 0:
             return None
         return max(self.total.rows - self._samples[-1].done, 0) / prompts_per_s

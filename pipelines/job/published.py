@@ -126,7 +126,7 @@ class _Publisher:
 
 
 def counts_of(tally: Mapping[str, int]) -> RowTally:
-    """By the names of Beam's counters (transforms/elements/metrics.py)."""
+    """Counts of rows from a tally whose names are those of Beam's counters (transforms/elements/metrics.py)."""
     found = Counter(tally)
     return RowTally(
         read=found["prompts"] + found["unreadable_rows"],

@@ -88,7 +88,7 @@ class Outcome:
 def outcome_of(
     result: Any, kept: Sequence[str] = (), *, output: Address | None = None, letters: Address | None = None
 ) -> Outcome:
-    """From the result of a pipeline that is done.
+    """The outcome of a pipeline that is done, from its result.
 
     `kept`: the files of earlier runs. `output`: where completions went; None where that is not known. `letters`: where
     dead letters went; by default with the completions.

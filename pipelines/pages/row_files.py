@@ -65,7 +65,7 @@ class RowFile(Protocol):
 
 
 def row_file(path: str) -> RowFile:
-    """By the file's extension; raises ConfigError for one that no output has."""
+    """A reader for the file, by its extension. Raises ConfigError for an extension that no output has."""
     for extension, kind in ((".parquet", ParquetRows), (".jsonl", LineRows), (".csv", CsvRows)):
         if path.endswith(extension):
             return kind(path)
@@ -102,7 +102,7 @@ class LineRows:
             yield _decoded(line, Light)
 
     def read(self, start: int, count: int) -> list[Row]:
-        """From the nearest mark on."""
+        """Rows `start` to `start + count`, read from the nearest mark on."""
         mark = start // _EVERY
         if mark:
             self.count()
@@ -254,7 +254,7 @@ class CsvRows:
         self._marks, self.known = marks, number
 
     def read(self, start: int, count: int) -> list[Row]:
-        """From the nearest mark on."""
+        """Rows `start` to `start + count`, read from the nearest mark on."""
         mark, skipped = divmod(start, _EVERY)
         if mark:
             self.count()

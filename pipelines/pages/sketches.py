@@ -147,7 +147,7 @@ class Series:
         self._points.append(point)
 
     def points(self) -> list[Sample]:
-        """In order."""
+        """The samples in the order of their times."""
         return list(self._points)
 
 

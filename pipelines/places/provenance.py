@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_settings(files: OutputFiles, options: JobOptions) -> None:
-    """For a resumed job; raises ConfigError if the rows that are there were made with other settings."""
+    """Check the settings of a resumed job. Raises ConfigError if the existing rows were made with other settings."""
     FileSystems.set_options(options.beam)  # as building the pipeline will
     if not _has_rows(files):
         return
@@ -79,7 +79,7 @@ def has_other_template(files: OutputFiles, options: JobOptions) -> bool:
 
 
 def with_identity(files: OutputFiles | None, options: JobOptions) -> JobOptions:
-    """With the noted identity, if this resumes the job that noted it."""
+    """The options, with the noted identity if this job resumes the one that noted it."""
     noted = _noted(files) if files is not None and options.if_exists == "resume" else None
     return replace(options, identity=noted[_IDENTITY]) if noted and _IDENTITY in noted else options
 
@@ -156,7 +156,7 @@ def _text(value: Any) -> str:
 
 
 def _settings(options: JobOptions) -> dict[str, Any]:
-    """By the names of their flags, as JSON has them."""
+    """The job's settings, as JSON values by the names of their flags."""
     updated = options.updates is not None
     settings: dict[str, Any] = {
         "command": options.task.command,

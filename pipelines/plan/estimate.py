@@ -96,7 +96,7 @@ def for_deadline(hours_of_one: Fraction, deadline: Fraction, terms: Terms) -> Es
 
 
 def ladder(hours_of_one: Fraction, terms: Terms) -> list[Estimate]:
-    """For 1, 2, 4, … workers, as long as they do more than start; never more than ten."""
+    """Estimates for 1, 2, 4, … workers, as long as they do more than start; ten at most."""
     counts = [2**step for step in range(10)]
     busy = [count for count in counts if hours_of_one / count >= terms.startup / _IDLE]
     return [with_workers(hours_of_one, count, terms) for count in busy or [1]]

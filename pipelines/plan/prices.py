@@ -51,7 +51,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From TOML; raises ConfigError, with the file's name, for anything wrong."""
+        """Read a TOML file. Raises ConfigError that names the file."""
         text = read_text("--prices", str(path))
         try:
             fields: dict[str, Any] = tomllib.loads(text)

@@ -48,12 +48,12 @@ class Plan:
 
 
 def as_text(plan: Plan) -> list[str]:
-    """For the eye."""
+    """The plan as lines of text."""
     return [*_work(plan), *_terms(plan), "", *_estimates(plan), "", *(f"assumed: {each}" for each in assumptions(plan))]
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The same; hours and money as numbers, not rounded."""
+    """The plan as JSON values. Hours and money are numbers, not rounded."""
     counted, speed = plan.counted, plan.speed
     return {
         "input": {

@@ -56,7 +56,7 @@ class Filter:
 
     @classmethod
     def parse(cls, query: str) -> tuple[Filter, int]:
-        """From the address of a page, and the page's number, from 1; what is no filter filters nothing."""
+        """Read the filter and the page's number (from 1) from a page's query. An unknown value filters nothing."""
         given = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
         below, page = given.get("below", ""), given.get("page", "")
         return (

@@ -40,7 +40,7 @@ class Job:
             await self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        """To its whole group; to the process alone where that does not lead its group yet."""
+        """Send a signal to the process's group, or to the process alone if it does not lead its group yet."""
         with contextlib.suppress(ProcessLookupError):
             try:
                 os.killpg(self._process.pid, number)

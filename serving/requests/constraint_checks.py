@@ -27,7 +27,7 @@ _DIED = "constraint: takes one that compiles; this one takes more memory than th
 
 
 class ConstraintChecks:
-    """For one event loop; `close` ends the processes."""
+    """Checks constraints in processes of its own, for one event loop. `close` ends the processes."""
 
     def __init__(self) -> None:
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()

@@ -133,7 +133,7 @@ class Exchange:
         self._tell()
 
     def _sent(self, index: int, future: Future[Any]) -> None:
-        """On the thread that sends."""
+        """Have the answer's end told to the event loop. Runs on the thread that sends."""
         future.add_done_callback(partial(self._service.crossing.call, partial(self._ended, index)))
 
     def _piece(self, index: int, delta: Delta) -> None:

@@ -94,7 +94,7 @@ class Service:
         """What `abort` ends."""
 
     def _figures(self) -> Figures:
-        """On another thread."""
+        """Figures of this machine and this server. Runs on another thread than the event loop."""
         ready = self.engine.is_ready
         server = ServerFigures(model=self.served.model, version=self.served.version, is_ready=ready)
         return figures(snapshot(self.served.read_status), self._recent.lives(), server)

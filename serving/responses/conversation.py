@@ -102,7 +102,7 @@ def as_sent(error: InvalidRequest, body: ResponsesBody) -> InvalidRequest:
 
 
 def _names(body: ResponsesBody) -> list[dict[str, str]]:
-    """For each message the name of what it was made of, and of its fields where these have other names."""
+    """Names for errors: of each message the part of the body that it was made of, and the parts of its fields."""
     names = [{"": "instructions", ".content": "instructions"}] if body.instructions else []
     if isinstance(body.input, str):
         return [*names, {"": "input", ".content": "input"}]

@@ -25,7 +25,7 @@ _VALIDATOR = "kubernetes_validate"
 
 
 def objects() -> dict[str, dict[str, Any]]:
-    """By their kinds."""
+    """The objects of all files, by their kinds."""
     return {each["kind"]: each for file in FILES for each in yaml.safe_load_all(file.read_text())}
 
 

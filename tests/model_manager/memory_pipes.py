@@ -180,7 +180,7 @@ class ManagerWriter:
 
 
 class Elections:
-    """In the place of an Election: a client that wants a manager waits until the test gives it a connection."""
+    """Stands in for an Election: a client that wants a manager waits until the test gives it a connection."""
 
     def __init__(self, waiting: Waiting) -> None:
         self._changed = Watched(waiting)

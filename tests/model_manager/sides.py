@@ -134,7 +134,7 @@ class EngineSide:
 
 
 class Processes:
-    """In the place of the Supervisor: engines start at once, and end when they are told to."""
+    """Stands in for the Supervisor: engines start at once, and end when they are told to."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.engines: dict[tuple[str, int], EngineSide] = {}
@@ -213,7 +213,7 @@ class ManagerSide:
         self.turn()
 
     def number(self, line: Line) -> int | None:
-        """By which the router knows the client."""
+        """The number by which the router knows the client."""
         clients = self.server._clients.items()
         return next((number for number, each in clients if cast(object, each.connection._writer) is line.writer), None)
 

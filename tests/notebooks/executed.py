@@ -57,7 +57,7 @@ def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def shown(notebook: nbformat.NotebookNode) -> list[tuple[list[str], int]]:
-    """For each code cell its lines, sorted since results come as they finish, and its number of images."""
+    """The lines of each code cell, sorted since results come as they finish, and its number of images."""
     return [_cell(cell) for cell in notebook.cells if cell.cell_type == "code"]
 
 

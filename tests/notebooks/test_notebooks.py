@@ -71,7 +71,7 @@ def test_every_code_cell_that_shows_something_is_stored_with_it_and_with_no_path
 
 
 def _run_with_model(name: str, tmp_path: Path) -> nbformat.NotebookNode:
-    """With the model in memory: on a busy machine each pipeline of the notebook would load it anew."""
+    """Run it with the model in memory: on a busy machine each pipeline of the notebook would load it anew."""
     with model_loaded(tmp_path / "run"):
         notebook = execute(name, tmp_path / "notebooks", tmp_path / "run")
     return _as_stored(name, notebook, tmp_path / "run")

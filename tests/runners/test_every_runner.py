@@ -47,7 +47,7 @@ def prompts(tmp_path: Path) -> str:
 
 
 def temporary_files() -> list[Path]:
-    """In the temporary folder of the suite, where Beam leaves empty folders."""
+    """Files in the suite's temporary folder, where Beam leaves empty folders."""
     return [path for path in Path(tempfile.gettempdir()).rglob("*") if not path.is_dir()]
 
 

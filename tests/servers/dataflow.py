@@ -28,7 +28,7 @@ class Exchange(NamedTuple):
 
 
 class DataflowService(ThreadingHTTPServer):
-    """At `endpoint`; what came is in `exchanges`, the jobs that were created in `jobs`."""
+    """A fake Dataflow service at `endpoint`. `exchanges` has all requests, `jobs` the jobs that were created."""
 
     def __init__(self) -> None:
         super().__init__(("localhost", 0), _Handler)
@@ -65,7 +65,7 @@ class _Handler(JsonHandler):
 
 
 def serve() -> AbstractContextManager[DataflowService]:
-    """On a free port of this machine, until the block ends."""
+    """Serve on a free port of this machine until the block ends."""
     return running(DataflowService())
 
 

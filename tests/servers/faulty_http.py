@@ -197,7 +197,7 @@ class FaultyProxy(ThreadingHTTPServer):
         return rule
 
     def heal(self) -> None:
-        """From now on no fault."""
+        """Make no more faults."""
         with self._lock:
             self._rules.clear()
 

@@ -72,7 +72,7 @@ def hanging_collector() -> Iterator[str]:
 
 @contextlib.contextmanager
 def collector(reply: bytes = b"") -> Iterator[Collector]:
-    """At work until the block ends, on a port of its own."""
+    """A collector on a port of its own, until the block ends."""
     found = Collector()
 
     class Handler(BaseHTTPRequestHandler):

@@ -91,7 +91,7 @@ class Count:
         self._counter = Metrics.counter(NAMESPACE, name)
 
     def inc(self, by: int = 1) -> None:
-        """On the bundle's own thread, where Beam takes metrics."""
+        """Add to the counter. Call this on the bundle's own thread, where Beam takes metrics."""
         self._counter.inc(by)
         with _lock:
             for tally in _tallies:

@@ -34,7 +34,7 @@ class NearMiss(NamedTuple):
     meant: str
 
     def sentence(self, rows: int | None = None) -> str:
-        """For people."""
+        """The finding as a sentence for a log or a summary."""
         among = "" if rows is None else f" of {counted(rows, 'row')}"
         return (
             f"column {self.column!r}{among} is no parameter and is passed through: is {self.meant} meant? "
@@ -51,7 +51,7 @@ class NearMisses:
         self._known: dict[str, NearMiss | None] = {}
 
     def look(self, columns: Mapping[str, Any]) -> None:
-        """On the bundle's own thread, where Beam takes metrics."""
+        """Look at a row's columns. Call this on the bundle's own thread, where Beam takes metrics."""
         for name, value in columns.items():
             found = self._of(name) or _nested(name, value)
             if found is not None:

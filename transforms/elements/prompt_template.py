@@ -53,7 +53,7 @@ def _parts(template: str) -> Sequence[tuple[str, str | None]]:
 
 
 def _why_bad(parsers: str) -> str:
-    """In words of templates, where Python speaks of format strings."""
+    """Why a template is bad, in words of templates; Python's own words are about format strings."""
     alone = re.match(r"Single '([{}])'|expected '(})'", parsers)
     return f"a {alone[1] or '{'} stands without its pair" if alone else parsers
 

@@ -37,9 +37,9 @@ def as_prompt(value: Any, shape: RowShape | None = None) -> Prompt:
 
 
 def seeded(params: SamplingParams, prompt: Prompt) -> SamplingParams:
-    """With a seed from the prompt's id where it is the user's own: such a row has the same samples in each job.
+    """The parameters, with a seed derived from the prompt's id if that is the user's own.
 
-    The engine seeds others by their requests' ids, which are the job's.
+    Such a row has the same samples in each job. The engine seeds others by their requests' ids, which are the job's.
     """
     if params.seed is not None or params.temperature == 0 or prompt.id in (prompt.source, prompt.content_id):
         return params
@@ -66,7 +66,7 @@ def _shown(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """With numpy's scalars and arrays, which JSON does not have, as Python's."""
+    """The value, with numpy's scalars and arrays, which JSON does not have, turned into Python's."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -39,14 +39,14 @@ class RepeatedIds(NamedTuple):
     """One of their ids."""
 
     def of_input(self) -> str:
-        """For people: rows of one input."""
+        """A sentence about repeated ids in one input."""
         return (
             f"{counted(self.rows, 'row')} had the id of another row, such as {self.first}: each is answered, and the "
             "output does not tell them apart; give rows ids of their own, or none"
         )
 
     def of_resumed(self) -> str:
-        """For people: rows of a resumed job."""
+        """A sentence about repeated ids in a resumed job."""
         return (
             f"{counted(self.rows, 'row')} had the id of a row that was answered before, such as {self.first}, and "
             "another prompt: each is answered beside the earlier one"

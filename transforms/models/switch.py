@@ -162,7 +162,7 @@ class ModelSwitch:
             self._opening = None
 
     def _switch(self, config: ModelConfig, opening: threading.Event, before: Client) -> None:
-        """On a thread of its own: open the model, and have the next elements go to it."""
+        """Open the model, and send the next elements to it. Runs on a thread of its own."""
         try:
             client = self._open(config, opening)
         except Exception as error:

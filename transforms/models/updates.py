@@ -41,7 +41,7 @@ class WatchedFile:
 
     @classmethod
     def parse(cls, given: str, every: float) -> WatchedFile:
-        """From a command line's `watch:FILE`."""
+        """Read `watch:FILE` of a command line. Raises ConfigError."""
         address = parse(given) if given != "watch:" else None
         if not isinstance(address, WatchedFiles):
             raise ConfigError(f"--model_updates {given}: takes watch:FILE")

@@ -81,7 +81,7 @@ def _struct(value: pa.StructScalar) -> dict[str, Any]:
 
 
 def _map(value: pa.MapScalar) -> Any:
-    """By text, or the entries in a list where keys have parts of their own."""
+    """A map as a dict; as a list of its entries if keys have parts of their own."""
     entries = [(_plain(each["key"]), _plain(each["value"])) for each in value.values]
     if any(isinstance(key, dict | list) for key, _ in entries):
         return [{"key": key, "value": each} for key, each in entries]

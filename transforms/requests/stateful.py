@@ -190,7 +190,7 @@ class Outstanding:
             self._users += 1
 
     def leave(self) -> None:
-        """With the last DoFn, what is outstanding is cancelled."""
+        """A DoFn leaves. With the last one, outstanding requests are cancelled."""
         with self._lock:
             self._users -= 1
             if self._users:

@@ -80,7 +80,7 @@ class DateTime(NoArgumentLogicalType[datetime.datetime, _DateAndTime]):
 
 
 def beam_schema(record: Record) -> schema_pb2.Schema:
-    """With an id that is a hash of it, and of the class that its rows have."""
+    """A record's schema in Beam. Its id is a hash of the schema and of its rows' class."""
     made = schema_pb2.Schema(fields=map(_field, record.members))
     of_class = f"{record.make.__module__}.{record.make.__qualname__}" if record.make else ""
     made.id = schema_id(made.SerializeToString(deterministic=True) + of_class.encode())

@@ -201,7 +201,7 @@ def _inner(path: str, key: str) -> str:
 
 
 def _moved(value: Any) -> Any:
-    """With references into what is now below `$defs`."""
+    """The schema, with its references changed to where it now is, below `$defs`."""
     if isinstance(value, list):
         return [_moved(each) for each in value]
     if not isinstance(value, dict):

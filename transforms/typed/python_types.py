@@ -124,7 +124,7 @@ def _check_optional(name: str, is_required: bool, where: str) -> None:
 
 
 def _key(name: str, info: Any, path: str) -> str:
-    """By which a model takes a value: its name or its alias, the first if there are several."""
+    """The key by which a model takes a value: its name or its alias, the first if there are several."""
     alias = info.validation_alias or info.alias
     choices = [name] if alias is None else getattr(alias, "choices", [alias])
     key = next((each for each in choices if isinstance(each, str)), None)

@@ -130,7 +130,7 @@ class Record:
             raise ConfigError(f"{self.name} has two fields of one key: takes a key for each")
 
     def taken_as(self, member: Member) -> str:
-        """By which name `make` takes a member's value."""
+        """The name by which `make` takes a member's value."""
         return member.key if self.by_key else member.name
 
     @property

@@ -79,7 +79,7 @@ def _lines(record: Record, indent: str) -> Iterator[str]:
 
 
 def _described(shape: Shape) -> tuple[str, Record | None]:
-    """In words, and the record whose fields are to follow."""
+    """The shape in words, and the record whose fields are to follow, if it has one."""
     if isinstance(shape, Maybe):
         words, inner = _described(shape.shape)
         return f"{words}, or null", inner

@@ -144,7 +144,7 @@ def drawn(rng: random.Random, fields: dict[str, Field], facts: dict[str, Any]) -
 
 
 def _optional(rng: random.Random, member: Member, value: Any) -> Member:
-    """With null where there is no value, and in some cases where there is one."""
+    """The member, nullable or not required if it has no value; in some cases also nullable if it has one."""
     if value is None and rng.random() < 0.15:
         return replace(member, required=False)
     if value is None or (rng.random() < 0.4 and not isinstance(member.shape, Items)):

@@ -26,7 +26,7 @@ Labels = Sequence[str] | Mapping[str, str]
 
 
 def _with_meanings(rng: random.Random, labels: Mapping[str, str]) -> Labels:
-    """In any order, in some cases with what they mean."""
+    """The labels in random order; in some cases with their meanings."""
     shuffled = rng.sample(sorted(labels), len(labels))
     return {label: labels[label] for label in shuffled} if rng.random() < 0.25 else shuffled
 

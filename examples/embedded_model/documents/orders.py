@@ -96,7 +96,7 @@ def _lines(rng: random.Random, split: Split) -> list[Facts]:
 
 
 def _facts(rng: random.Random, split: Split, writer: Hand) -> Facts:
-    """With the prices of lines, which are told in some of the documents."""
+    """Facts of an order. The lines have prices, which only some of the documents tell."""
     lines, day = _lines(rng, split), some_day(rng)
     total = sum((line["price"] * line["quantity"] for line in lines), Decimal())
     return {

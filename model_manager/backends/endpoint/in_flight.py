@@ -74,7 +74,7 @@ class EndpointRequests:
 
     @classmethod
     async def start(cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str) -> EndpointRequests:
-        """With connections that were tried."""
+        """Open the connections, and probe each server first."""
         clock = asyncio.get_running_loop().time
         async with AsyncExitStack() as resources:
             connected = await resources.enter_async_context(connections(options, key))

@@ -138,7 +138,7 @@ class AnswerStream:
         )
 
     def _add(self, piece: StreamPiece) -> None:
-        """From the first gap on no token is kept."""
+        """Add a piece of the answer. From the first gap on, the piece's tokens are not kept."""
         self._last = piece
         self._num_tokens += len(piece.token_ids or ())
         self._counts_all = self._counts_all and (not piece.text or piece.token_ids is not None)

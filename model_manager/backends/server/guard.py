@@ -54,7 +54,7 @@ def main(folder: str, command: list[str]) -> None:
 
 
 def _prepare() -> None:
-    """In the server, before it runs: it must not outlive the guard."""
+    """Runs in the server's process before its program: the server must not outlive the guard."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

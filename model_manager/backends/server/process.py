@@ -104,7 +104,7 @@ class ServerProcess:
             connection.close()
 
     def watch(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
-        """From now on call `leave` with the reason when the server ends, or hangs for so many seconds."""
+        """Start to watch the server. `leave` gets the reason when it ends, or hangs for `hang_timeout` seconds."""
         for target, arguments in ((self._await_end, ()), (self._await_hang, (hang_timeout,))):
             threading.Thread(target=target, args=[*arguments, leave], name=target.__name__, daemon=True).start()
 

@@ -258,7 +258,7 @@ def _weigh(
 def _weigh_rows(
     weights: int, r: int, values: int, dim: int, tokens: int, out: int, count: Any, lanes: Any, stored: Any
 ) -> None:
-    """To the rows r .. r + count - 1, the values of one group of tokens."""
+    """Add the weighted values of one group of tokens to the rows r .. r + count - 1."""
     at, to = weights + 4 * r * STRETCH, out + 4 * r * dim
     d = 0
     while d + 4 * lanes <= dim:

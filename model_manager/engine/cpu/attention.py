@@ -177,6 +177,6 @@ def _pieces(step: StepInput, most_rows: int) -> tuple[Longs, Longs, Longs]:
 
 
 def _numbered(counts: np.ndarray[Any, Any]) -> tuple[Longs, Longs]:
-    """For counts[i] parts of each i: the i of each part, and the part's number within it."""
+    """Two arrays over all parts, where each i has counts[i] parts: the part's i, and its number within that i."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

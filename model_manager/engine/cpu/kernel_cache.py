@@ -55,7 +55,7 @@ def prepare() -> None:
 
 
 def _compiled_elsewhere(function: Callable[[int], None], folder: Path) -> Any:
-    """With what the folder has, in a copy of it: Numba reads no folder that it cannot write."""
+    """The function, compiled with the kernels in a copy of the folder: Numba reads no folder that it cannot write."""
     try:
         with tempfile.TemporaryDirectory(prefix="millrace-kernels-") as name:
             copy = Path(name) / folder.name

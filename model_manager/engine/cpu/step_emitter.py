@@ -63,7 +63,7 @@ class Rows:
 
     @staticmethod
     def memory(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        """For rows of at most so many columns."""
+        """A buffer for `rows` rows of at most `columns` columns."""
         return torch.empty((rows + SPARE_ROWS) * _stride(columns, exact=False) * dtype.itemsize, dtype=torch.uint8)
 
     @property

@@ -137,7 +137,7 @@ def normed(weight: torch.Tensor, epsilon: float, plus_one: bool, states: torch.T
 
 
 def _gate_of(module: Any, dtype: torch.dtype) -> Callable[..., torch.Tensor] | None:
-    """For a feed-forward part whose down projection reads activation(gate) x up."""
+    """A kernel for a feed-forward module whose down projection reads activation(gate) x up; None for other modules."""
     parts: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     activation = getattr(module, "act_fn", None)
     if not all(isinstance(part, torch.nn.Linear) for part in parts) or not callable(activation):
@@ -192,7 +192,7 @@ def _rotating(model: torch.nn.Module) -> Iterator[tuple[str, tuple[int, int, int
 
 
 def _rotation_of(name: str, sizes: tuple[int, int, int], like: torch.Tensor) -> _Rotation | None:
-    """For a module of transformers whose function turns halves of whole heads."""
+    """A kernel for a module of transformers whose function rotates halves of whole heads; None for other modules."""
     rotation = _Rotation(name)
     heads, kv_heads, dim = sizes
     if dim % 2:
@@ -205,7 +205,7 @@ def _rotation_of(name: str, sizes: tuple[int, int, int], like: torch.Tensor) -> 
 
 
 class _Rotation:
-    """In the place of the function of a module of transformers, for whatever model and device call it."""
+    """Replaces the function of a module of transformers, whichever model and device call it."""
 
     def __init__(self, name: str) -> None:
         self._module = sys.modules[name]

@@ -178,7 +178,7 @@ def _context(
     SPLITS: tl.constexpr,
     WINDOWED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """From where to where this split's part of the tile's context goes; with a window nothing is before `earliest`."""
+    """Begin and end of this split's part of the tile's context. With a window nothing before `earliest` is in it."""
     end = tl.max(position, 0) + 1
     begin = end * 0
     if WINDOWED:

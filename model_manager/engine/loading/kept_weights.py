@@ -150,7 +150,7 @@ class _Keeper:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """To be read; opening what is no file waits for nobody."""
+    """The file, open for reading. Opening a path that is no file (a pipe) does not block."""
     return os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 

@@ -58,7 +58,7 @@ def worth(weight: Weight) -> torch.Tensor:
 
 
 def _gptq(parts: Parts, config: Mapping[str, Any]) -> Weight:
-    """For 4 bits, qweight [in / 8, out] and qzeros [groups, out / 8]; the first version stores zeros less 1."""
+    """GPTQ's parts: in 4 bits, qweight [in / 8, out] and qzeros [groups, out / 8]. Version 1 stores zeros less 1."""
     bits = int(config["bits"])
     steps = _unpack(parts["qweight"], bits, dim=0).t()
     zeros = _unpack(parts["qzeros"], bits, dim=1).t()[: steps.shape[0]]

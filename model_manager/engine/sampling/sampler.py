@@ -122,8 +122,8 @@ def _arrived(outcome: list[npt.NDArray[Any]], counts: Longs) -> Samples:
 
 
 def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, counts: Longs) -> list[torch.Tensor]:
-    """For the N rows that want log-probabilities, from the logits before anything is done to them: [N, 1] the token's
-    own, [N] whether it is the likeliest, [N, K] the likeliest tokens, [N, K] theirs; nothing if N is 0.
+    """Log-probabilities for the N rows that want them, from the unchanged logits: [N, 1] of the token, [N] whether the
+    token is the likeliest, [N, K] the likeliest tokens, [N, K] theirs. An empty list if N is 0.
     """
     with_logprobs = np.flatnonzero(counts >= 0)
     if not with_logprobs.size:

@@ -148,7 +148,7 @@ class _Rows(Vectors):
             b.store(b.add(b.load(found), self.call("llvm.ctpop.i64", I64, [byte])), found)
 
     def _table(self, eight: Any) -> Any:
-        """For each mask of eight lanes: the chosen lanes, then any."""
+        """A table with a row for each mask of eight lanes: the chosen lanes first, then any."""
         name, module = "millrace_chosen_lanes", self.builder.module
         if name not in module.globals:
             chosen = [[lane for lane in range(8) if mask >> lane & 1] for mask in range(256)]

@@ -187,7 +187,7 @@ class StopRules:
 
     @classmethod
     def load(cls, folder: Path, eos_token_ids: Collection[int]) -> Self:
-        """With the folder's tokenizer.json, if there is one; raises ModelCorrupt if it cannot be read."""
+        """Stop rules with the folder's tokenizer.json, if it has one. Raises ModelCorrupt if that cannot be read."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             return cls(frozenset(eos_token_ids), None)

@@ -63,7 +63,7 @@ class Drafter(Protocol):
     """Guesses tokens."""
 
     def draft(self, sequences: List[Sequence], counts: Longs) -> list[list[int]]:
-        """For each of S running sequences at most `counts[s]` guesses of its next tokens, for which it has slots."""
+        """Guesses of the next tokens of S running sequences: at most `counts[s]` for sequence s, which has slots."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class PromptLookup:
 def look_up(
     tokens: Ints, lengths: Longs, counts: Longs, *, shortest: int = SHORTEST_MATCH, longest: int = LONGEST_MATCH
 ) -> list[list[int]]:
-    """At most `counts[s]` guesses for each of S sequences; none for a sequence whose end has not occurred before.
+    """Guesses for S sequences, at most `counts[s]` for sequence s; none if the sequence's end has not occurred before.
 
     `tokens` is [S, W]; row s is a sequence of `lengths[s]` tokens (at least 1), and what follows is ignored. Of all
     earlier places, the one counts whose last tokens agree furthest back with the sequence's end, over `shortest` to

@@ -65,7 +65,7 @@ def _check_apart(options: JobOptions) -> None:
 
 
 def _resolved(path: str) -> str:
-    """By folders that are no links."""
+    """The path with its folder's links resolved."""
     if not is_local(path):
         return path
     folder, name = os.path.split(path)

@@ -96,7 +96,7 @@ class Running:
         return found[0]
 
     def generated_tokens(self) -> int:
-        """By the engine that runs now."""
+        """Tokens that the engine that runs now has generated."""
         status = read_status(self.runtime)
         assert status is not None
         return next(model.stats.generated_tokens for model in status.models if model.key == self.client.key)

@@ -184,7 +184,7 @@ def nothing_at_all_is_left(runtime: Path) -> None:
 
 @contextlib.contextmanager
 def stopped_once(job: subprocess.Popen[str], reached: Callable[[], T | None]) -> Iterator[T]:
-    """In the block the job does nothing, so it is not over: from when `reached` gives something, which is given."""
+    """Stops the job once `reached` returns a value, and yields that. The job does nothing in the block, nor ends."""
 
     def look() -> T | None:
         job.send_signal(signal.SIGSTOP)

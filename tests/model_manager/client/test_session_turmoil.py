@@ -272,7 +272,7 @@ class Turmoil(RuleBasedStateMachine):
             self.manager = None
 
     def die(self, which: int, how: int) -> None:
-        """In the middle of a message, or after one that is none."""
+        """The manager dies in the middle of a message, or after bytes that are no message."""
         if self.manager is not None:
             self.losing()
             frame = encode(Credits(CONFIG.key, 4))

@@ -49,7 +49,7 @@ class Order(HistoryRunner):
 
 
 class NotingSampler(Sampler):
-    """By torch, as on a GPU."""
+    """Samples with torch, as on a GPU, and notes what it does."""
 
     def __init__(self, events: list[str]) -> None:
         super().__init__()

@@ -146,14 +146,14 @@ def test_free_text_is_cut_short(compiler: GrammarCompiler, fields: dict[str, Any
 def test_a_value_that_has_begun_is_never_another(
     compiler: GrammarCompiler, fields: dict[str, Any], said: str, more: int
 ) -> None:
-    """With more tokens left it may be gone on with, and nothing else."""
+    """If more tokens are left, the value may continue; it never changes."""
     found = whole(compiler, fields, said, more)
     assert found is None or (more and found.startswith(said[:-1]))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_said_is_the_models_but_for_separators_and_ends_of_text(seed: int) -> None:
-    """By the text alone: where the two differ one ends before a comma, or within a string."""
+    """The texts are compared alone: where the two differ, one ends before a comma or within a string."""
     grammar = COMPILER.compile(Constraint(json=True))
     tokens, guide = generated(grammar, 30, seed)
     if guide.may_end:

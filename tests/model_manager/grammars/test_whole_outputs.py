@@ -79,7 +79,7 @@ def test_a_lexer_that_earlier_outputs_have_filled_refuses_no_output(
 
 
 class Start:
-    """In the place of what keeps matchers."""
+    """Stands in for the cache of matchers."""
 
     def __init__(self, matcher: Any, cache_clear: Callable[[], None]) -> None:
         self._matcher = matcher

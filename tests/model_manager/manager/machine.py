@@ -91,8 +91,8 @@ class Machine:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Callable[[], None]]:
-        """In the block each stand-in engine makes ten steps and waits, and ten more at each call of what is given: what
-        takes more of them is under way, and does not end.
+        """Until the block ends each stand-in engine makes ten steps and waits; a call of the yielded function allows ten
+        more. A request that takes more steps is running, and does not end.
         """
         hold = self.model / "hold"
         hold.touch()
@@ -103,7 +103,7 @@ class Machine:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """In the block the manager does nothing: no request ends, whatever a client does."""
+        """Stops the manager for the block: no request ends, whatever a client does."""
         manager = self.status().pid
         kill(manager, signal.SIGSTOP)
         try:

@@ -56,7 +56,7 @@ class StayingManager:
         return msgspec.structs.replace(SETTINGS, **place)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """By a signal; returns once it is gone."""
+        """Kill the manager with a signal. Returns once it is gone."""
         inside = psutil.Process(self.process.pid).children() if self._inside else []
         os.kill(inside[0].pid if inside else self.process.pid, number)
         self.process.communicate()

@@ -37,7 +37,7 @@ def encrypt(path: Path) -> None:
 
 
 def make_pipe(path: Path) -> None:
-    """In the place of the key."""
+    """Put a pipe in the place of the key."""
     path.unlink()
     os.mkfifo(path, 0o600)
 

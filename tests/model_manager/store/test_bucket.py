@@ -220,7 +220,7 @@ def test_a_denied_access_is_named(cloud: CloudStorage, tmp_path: Path) -> None:
 
 
 def test_missing_credentials_are_named(tmp_path: Path) -> None:
-    """In a home without credentials, with no metadata server to ask."""
+    """The home folder has no credentials, and there is no metadata server to ask."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     environment = kept | {"HOME": str(tmp_path), "NO_GCE_CHECK": "true"}
     command = [sys.executable, "-m", resolving_process.__name__, "gs://some-bucket/model"]

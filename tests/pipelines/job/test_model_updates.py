@@ -97,7 +97,7 @@ class Job:
         (self.folder / "next").rename(self.file)
 
     def rows(self, output: str) -> dict[str, dict[str, Any]]:
-        """By id; no id twice."""
+        """The output's rows by their ids; no id is there twice."""
         rows = rows_of(self.folder / output, "c-*.jsonl")
         found = {row["id"]: row for row in rows}
         assert len(found) == len(rows)

@@ -104,7 +104,7 @@ def fits(value: Any, field: dict[str, Any]) -> bool:
 
 
 def write(rows: Any) -> None:
-    """To a table that Beam has not seen, for it makes none twice."""
+    """Write to a table that Beam has not seen, for it makes none twice."""
     table = f"shop:tables.t{uuid.uuid4().hex}"
     _ = rows | WriteBigQuery(table, method="STREAMING_INSERTS", test_client=Client())
 

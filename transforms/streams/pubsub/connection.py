@@ -58,7 +58,7 @@ class Subscription:
         return renew
 
     def pull(self, count: int, seconds: float) -> list[Any]:
-        """At most `count` messages; waits `seconds` for one. Raises ConfigError if there is no such subscription."""
+        """Pull at most `count` messages; wait `seconds` for one. Raises ConfigError if there is no subscription."""
         try:
             with said_of(self._address):
                 answer = self._client.pull(
@@ -126,7 +126,7 @@ class Leases(threading.Thread):
         self._stopped = threading.Event()
 
     def hold(self, ids: list[str]) -> None:
-        """From now on; what was just pulled has its subscription's own deadline, of 10 s at least."""
+        """Hold these messages from now on. Just pulled, they have their subscription's deadline, 10 s or more."""
         now = self._clock()
         with self._lock:
             self._held.update((each, _Lease(until=now, since=now)) for each in ids)

@@ -42,8 +42,8 @@ class _Writer:
                 yield from self._fed(matcher, text)
 
     def _after_members(self, matcher: LLMatcher, left: dict[str, Any], *, first: bool) -> Iterator[LLMatcher]:
-        """In an order that is likely to fit: a member after which one may not come that might have come before it, as
-        the keys of a schema do only in its order, is tried after the others. Of what hinders nothing one order is all.
+        """Write the members that are left, in an order that is likely to fit. The keys of a schema come only in its
+        order, so a member that rules out another one is tried last. If none rules out another, one order is enough.
         """
         if not left:
             yield from self._fed(matcher, "}")

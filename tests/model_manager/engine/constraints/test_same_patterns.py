@@ -39,7 +39,7 @@ def constraint(form: str, pattern: str) -> Constraint:
 
 
 def marks(compiler: GrammarCompiler) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """For each token: True if it begins with neither a letter nor a digit."""
+    """A flag per token: True if it begins with neither a letter nor a digit."""
     pieces = (compiler.tokenizer.decode_bytes([token]) for token in range(compiler.tokenizer.vocab_size))
     return np.array([not piece[:1].isalnum() for piece in pieces])
 

@@ -133,7 +133,7 @@ def test_what_llguidance_takes_is_refused_only_where_it_would_let_wrong_values_t
 
 
 def _is_refused(schema: Any) -> bool:
-    """By llguidance itself, with the same options."""
+    """Whether llguidance itself, with the same options, refuses the schema."""
     source = LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": OPTIONS}))
     matcher = LLMatcher(LLTokenizer("byte"), source, log_level=0)
     return matcher.is_error() or not any(matcher.compute_bitmask())

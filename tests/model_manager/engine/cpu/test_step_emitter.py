@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(unit_of(Format.FLOAT32, LANES) is None, reason="
 
 @pytest.fixture(params=[(1, None), (2, None), (2, Unit.AVX2)], ids=["one thread", "two threads", "AVX2"])
 def emitter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Emitter:
-    """With the fastest instructions of this processor, and with those that nearly all have."""
+    """An emitter with this processor's fastest instructions, and one with those that nearly all processors have."""
     threads, unit = request.param
     if unit is not None:
         if all(unit_of(fmt, LANES) == unit for fmt in Format):

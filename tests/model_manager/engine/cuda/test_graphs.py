@@ -199,7 +199,7 @@ class BlindAttention(PlacedAttention):
 def test_launching_a_step_and_sampling_from_it_waits_for_nothing(
     spans: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU each of these calls waits until all that was launched is done."""
+    """Each of these calls, on a GPU, waits until all launched work is done."""
     monkeypatch.setattr(f"{__name__}.PlacedAttention", BlindAttention)
     runner, _, _ = _runners()
     runner.execute(make_step(spans, deal_blocks([10, 10], BLOCK, NUM_BLOCKS), BLOCK))

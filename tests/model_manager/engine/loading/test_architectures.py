@@ -74,7 +74,7 @@ def test_an_untested_architecture_is_named_in_the_log(caplog: pytest.LogCaptureF
 def test_what_cannot_be_served_right_is_refused_by_name(
     tmp_path: Path, architecture: str, fields: dict[str, Any], reason: str
 ) -> None:
-    """From config.json alone: there are no weights in the folder."""
+    """It is refused by config.json alone: the folder has no weights."""
     _named(architecture, **fields).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match=f"architecture {architecture} is not served: .*{reason}") as raised:
         read_checkpoint(tmp_path)
@@ -112,7 +112,7 @@ def test_a_mamba_whose_config_transformers_does_not_read_is_refused_for_what_it_
 def test_attention_that_sees_what_comes_is_refused_by_its_field(
     tmp_path: Path, architecture: str, fields: dict[str, Any], named: str
 ) -> None:
-    """From config.json alone: there are no weights in the folder."""
+    """It is refused by config.json alone: the folder has no weights."""
     _named(architecture, **fields).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match=f"{architecture} is not served: .* sees later tokens too .{named}"):
         read_checkpoint(tmp_path)

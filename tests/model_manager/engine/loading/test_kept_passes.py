@@ -44,7 +44,7 @@ class _Counted:
 
 @pytest.mark.parametrize("max_loras", [0, 1])
 def test_a_second_load_does_not_check_again(folder: Path, monkeypatch: pytest.MonkeyPatch, max_loras: int) -> None:
-    """With a compiled model, and with one that is not compiled."""
+    """It holds for a compiled model, and for one that is not compiled."""
     plan = _Counted(plan_check, "disagreement", monkeypatch)
     masks = _Counted(transformers_loader, "check_windows", monkeypatch)
     answers = _Counted(transformers_loader, "check_against_own_attention", monkeypatch)

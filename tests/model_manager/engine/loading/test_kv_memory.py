@@ -14,7 +14,7 @@ _MIB, _GIB = 2**20, 2**30
 
 
 def _plan(*, free: float = 8, reserve: float = 0, positions: int = 2048, **settings: Any) -> CachePlan:
-    """With blocks of 16 tokens that take a MiB each; `free` and `reserve` in GiB."""
+    """A plan with blocks of 16 tokens that take a MiB each; `free` and `reserve` are in GiB."""
     return plan_cache(
         ModelConfig(**settings),
         bytes_per_block=_MIB,

@@ -211,7 +211,7 @@ def test_weights_beyond_the_memory_are_refused_before_they_are_read(
 def test_memory_that_runs_out_while_weights_are_loaded_is_not_the_checkpoints_fault(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, max_loras: int
 ) -> None:
-    """With a compiled model, and with one that is not compiled."""
+    """It holds for a compiled model, and for one that is not compiled."""
 
     def run_out(*_: Any, **__: Any) -> None:
         raise error

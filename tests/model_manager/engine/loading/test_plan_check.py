@@ -119,7 +119,7 @@ def test_a_llama_with_kinds_of_layers_has_no_window_unless_transformers_gives_it
 def test_attention_in_both_directions_is_refused_also_where_its_field_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, fields: dict[str, bool], named: str, max_loras: int
 ) -> None:
-    """By the checks, of a model that would be compiled, and of one that would not."""
+    """The checks refuse it, for a model that would be compiled and for one that would not."""
     monkeypatch.setattr(architectures, "_seeing_ahead", lambda _config: None)
     config = make()
     for name, value in fields.items():

@@ -198,7 +198,7 @@ def _replace_by_a_pipe(adapter: Path) -> None:
 
 
 def _widen(adapter: Path) -> None:
-    """To rank 16."""
+    """Widen the adapter to rank 16."""
     _settings(adapter, r=16)
     _tensors(adapter, lambda pairs: {k: torch.cat([v] * 4, dim=int("lora_B" in k)) for k, v in pairs.items()})
 

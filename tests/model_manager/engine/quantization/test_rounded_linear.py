@@ -45,7 +45,7 @@ def test_int8_multiplies_rows_rounded_to_int8(
 @pytest.mark.parametrize("rows", _ROWS)
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_fp8_multiplies_rows_rounded_to_fp8(rows: tuple[int, ...], has_bias: bool) -> None:
-    """By torch's own product of a CPU, which takes what a GPU's takes."""
+    """It uses torch's own product on a CPU, which takes the same arguments as a GPU's."""
     weight = round_rows(_random(48, 64), torch.float8_e4m3fn)
     bias = _random(48) if has_bias else None
     _check(Fp8Linear(weight, bias), weight.values(), rows, bias, error=0.03)

@@ -88,7 +88,7 @@ def test_outputs_of_mixed_requests_are_those_without_speculation(num_drafts: int
 
 
 def answered(num_drafts: int) -> tuple[list[tuple[Any, ...]], int]:
-    """By prompt lookup, in a cache where sequences are preempted and prompts are reused."""
+    """Answers with prompt lookup, in a cache where sequences are preempted and prompts are reused."""
     runner = RepeatingRunner(num_blocks=20)
     under_test = EngineUnderTest(
         runner, stop_rules=StopRules(frozenset([EOS]), letters()), max_num_seqs=6, max_num_batched_tokens=64
