@@ -1,4 +1,4 @@
-"""What rounding costs: the embedded model's answers to held-out questions under every format of weights and cache.
+"""The cost of rounding: the embedded model's answers to held-out questions under every format of weights and cache.
 
     python -m benchmarks.accuracy                    # the embedded model
     python -m benchmarks.accuracy --folder DIR       # any model's agreement with itself in float32, on random prompts

@@ -1,4 +1,4 @@
-"""How many greedy answers of each engine differ from those of `model.generate`, all in float32, and why.
+"""Counts the greedy answers of each engine that differ from `model.generate`'s, all in float32, and says why.
 
     python -m benchmarks.agreement --engines vllm,llama-server --results benchmarks/results/agreement.json
 

@@ -1,4 +1,4 @@
-"""How fast a GPU could decode a workload if it did nothing but read: weights once a step, each sequence's KV cache too.
+"""The speed of a GPU that decodes a workload and only reads: the weights, and each sequence's KV cache, once a step.
 
     bytes = longest output x bytes of weights + sum over sequences and their output tokens of context x KV bytes a token
     bound = output tokens / (bytes / bandwidth)

@@ -1,4 +1,4 @@
-"""What it costs to hold outputs to a constraint: tokens a second of constrained, mixed and free batches of one size.
+"""The cost of holding outputs to a constraint: tokens a second of constrained, mixed and free batches of one size.
 
 python -m benchmarks.constrained --constraint schema --rounds 3 --results benchmarks/results/constrained-schema.json
 python -m benchmarks.constrained --peers none     # ours alone; peers' environments are built on first use

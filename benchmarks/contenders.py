@@ -1,4 +1,4 @@
-"""Who can take part, by name: which side, in which environment, on which format of the checkpoint, in which dtypes."""
+"""Engines that can take part, by name, each with its side, environment, format of the checkpoint, and dtypes."""
 
 from __future__ import annotations
 

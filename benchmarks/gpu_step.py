@@ -1,4 +1,4 @@
-"""Where the time of a step goes on a GPU: a decoding step of many sequences, one of few, and one of prompts.
+"""Measures where the time of a step goes on a GPU: a decoding step of many sequences, one of few, one of prompts.
 
     python -m benchmarks.gpu_step --shape qwen3-0.6b
     python -m benchmarks.gpu_step --rehearse        # the same on a CPU and a small model: whether it runs

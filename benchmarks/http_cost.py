@@ -1,4 +1,4 @@
-"""What the HTTP layer costs: the server on one core, `wrk` (a client in C) and an engine without a model on the others.
+"""Cost of the HTTP layer: the server on one core, `wrk` (a client in C) and an engine without a model on the others.
 
     apt-get install wrk
     python -m benchmarks.http_cost --connections 40 --rounds 3

@@ -1,4 +1,4 @@
-"""What each element waits for its answer: Generate in a pipeline, against the same pipeline with a batch barrier.
+"""The time each element waits for its answer: Generate in a pipeline, and the same pipeline with a batch barrier.
 
     python -m benchmarks.latency --rate 1.5 --rounds 3 --results benchmarks/results/latency.json
 

@@ -1,4 +1,4 @@
-"""What a long queue costs: tokens a second of the engine without a model, with 100 and with 10,000 requests waiting.
+"""The cost of a long queue: tokens a second of the engine without a model, with 100 and with 10,000 requests waiting.
 
 python -m benchmarks.queue --waiting 100,10000 --results benchmarks/results/queue.json
 

@@ -1,4 +1,4 @@
-"""What guessing 0, 1, 2, 4 or 8 tokens ahead does to throughput, at batches of 1, 8 and 64; the last line is JSON.
+"""Throughput with 0, 1, 2, 4 or 8 guessed tokens, in batches of 1, 8 and 64. The last line is JSON.
 
     python -m benchmarks.speculation --prompts examples/prompts/orders.jsonl
     python -m benchmarks.speculation --times_of DIR/opt-125m

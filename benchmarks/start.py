@@ -1,4 +1,4 @@
-"""How an engine starts: seconds from the start of its process to its first token, and the most memory by then.
+"""The start of an engine: seconds from the start of its process to its first token, and its peak memory until then.
 
     python -m benchmarks.start --shape opt-125m --dtype all --rounds 5 --results benchmarks/results/start.json
 

@@ -1,4 +1,4 @@
-"""How one run of millrace's engine goes: each step's batch and time, and each request's way through.
+"""The timeline of one run of millrace's engine: each step's batch and time, and each request's course.
 
     python -m benchmarks.timeline --rate 6 --output benchmarks/results/timeline.json
 

@@ -1,4 +1,4 @@
-"""Where a command meets its user: any failure becomes one sentence and an exit status.
+"""The edge between a command and its user: any failure becomes one sentence and an exit status.
 
 0    done; rows that failed are dead letters
      (also where the summary of a job that is done cannot be printed: stderr says so)

@@ -1,4 +1,4 @@
-"""What the Flex Template's launcher runs: parameters as the service passes them → the flags of our commands.
+"""The Flex Template's program for its launcher: parameters as the service passes them → the flags of our commands.
 
 The service passes each parameter as `--name=value`. So a switch comes as `--overwrite=true`, and what takes several
 values as one text: words with spaces between them, or a JSON list where a value has spaces itself.

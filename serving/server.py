@@ -1,4 +1,4 @@
-"""From settings to a listening process, and its end: a signal lets running requests finish within a limit."""
+"""Starts a listening process from settings, and ends it: a signal lets running requests finish within a limit."""
 
 from __future__ import annotations
 

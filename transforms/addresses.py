@@ -1,4 +1,4 @@
-"""Where prompts come from and where results go. An address is parsed once, into what it names:
+"""Addresses of prompts and of results. An address is parsed once, into what it names:
 
     prompts/*.jsonl, gs://bucket/prompts.jsonl.gz      Files
     watch:inbox/*.jsonl                                WatchedFiles

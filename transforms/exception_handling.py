@@ -1,4 +1,4 @@
-"""What `with_exception_handling()` gives: results and dead letters as two outputs, as Beam's ParDo does.
+"""`with_exception_handling()`: results and dead letters as two outputs, as Beam's ParDo does.
 
 answers, failed = prompts | Generate("org/model").with_exception_handling(threshold=0.01)
 """

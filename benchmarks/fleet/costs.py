@@ -1,4 +1,4 @@
-"""What a step of one machine's engine costs, fitted to steps that were measured."""
+"""The cost of a step of one machine's engine, fitted to measured steps."""
 
 from __future__ import annotations
 

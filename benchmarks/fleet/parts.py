@@ -1,4 +1,4 @@
-"""What is asked of the simulated fleet, a part a question. Each gives the figures of its runs, in plain values."""
+"""The questions to the simulated fleet, one part each. A part returns the figures of its runs as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write today to serve a model: FastAPI, and `model.generate` or OpenVINO GenAI behind its one route.
+"""A server as people write one today: FastAPI, with `model.generate` or OpenVINO GenAI behind its one route.
 
     python -m benchmarks.sides.fastapi_app generate|openvino FOLDER PORT DTYPE
 

@@ -1,4 +1,4 @@
-"""What a Flink cluster is made of: the command lines of its processes, in their order, and the settings that they read.
+"""The parts of a Flink cluster: the command lines of its processes, in their order, and the settings that they read.
 
 A process's settings are written when its command is asked for; nothing is started here.
 """

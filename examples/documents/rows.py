@@ -1,4 +1,4 @@
-"""What the example documents become: `millrace extract --schema examples.documents.rows:Invoice`."""
+"""The types of rows that the example documents become: `millrace extract --schema examples.documents.rows:Invoice`."""
 
 import datetime
 import enum

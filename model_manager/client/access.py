@@ -1,4 +1,4 @@
-"""How a client gets at a model: of the manager of its machine, or of one that shares only the network with it.
+"""A client's way to a model: through its machine's manager, or through one that shares only the network with it.
 
 The two differ in who starts the manager, and in whose file system names of models and adapters mean something.
 """

@@ -1,4 +1,4 @@
-"""What an engine has done so far, and its recent speed. Knows times and counts."""
+"""Counters of what an engine has done so far, and its recent speed. Knows times and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of the engine asks of the kernel: to end with the process that started it, and to take memory back.
+"""Requests of an engine's process to the kernel: to end with the process that started it, and to take memory back.
 
 What a start touches and steps do not need is given back; what is the template's is told. torch links CUDA's libraries
 where there is no GPU too, some 200 MB of them; a page that is needed after all is read again from the page cache. Only

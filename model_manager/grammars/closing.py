@@ -1,4 +1,4 @@
-"""How an output that its budget has cut is brought to an end: some of its last tokens are replaced by a short ending.
+"""Closes an output that its budget has cut: a short ending replaces some of its last tokens.
 
 The search runs once, after the last token, so no token of an output is ever refused for its sake. `endings.py` says
 which endings an output may get; if none of them is found, the output stays cut. The module knows what a matcher allows

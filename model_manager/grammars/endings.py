@@ -1,4 +1,4 @@
-"""Which endings a cut output may get: those that say nothing else than the output does.
+"""The endings that a cut output may get: those that say nothing else than the output does.
 
 In JSON, an ending may
 - end the string of free text in which the output stopped, at any character of it;

@@ -1,4 +1,4 @@
-"""What a schema would cost to compile, estimated before: some small schemas make huge grammars.
+"""Estimates what a schema will cost to compile: some small schemas make huge grammars.
 
 llguidance combines every alternative of a schema with everything beside it, and compares some parts pair by pair. It
 limits the number of steps, not what each step copies;

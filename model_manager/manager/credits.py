@@ -1,4 +1,4 @@
-"""How many requests each client may have outstanding on one model. Knows no request, only how many there are.
+"""Credits: the requests that each client may have outstanding on one model. Knows no request, only their number.
 
 What an engine can hold is shared max-min fairly among the clients that have work: none gets more than it has shown to
 use while another wants it, what nobody wants goes to all, and one client alone gets everything.

@@ -1,4 +1,4 @@
-"""Which GPUs and cores there are, and what each engine of a model gets of them. Asks the driver's files, so needs no
+"""The GPUs and cores of the machine, and the share of each engine of a model. Asks the driver's files, so needs no
 torch.
 """
 

@@ -1,4 +1,4 @@
-"""Which models are in memory: one budget for all, and a queue of the models that want to be loaded.
+"""Decides which models are in memory: one budget for all, and a queue of the models that want to be loaded.
 
 A state machine without IO or clock. It knows how much each model needs and who is in which place; not what a model
 does, or how it is loaded and unloaded: `decide` is shown the loaded models, and says who comes and who goes.

@@ -1,4 +1,4 @@
-"""Which clients are connected, which models there are, and which model each message concerns.
+"""Keeps the connected clients and the models, and gives each message to the model that it concerns.
 
 A state machine without IO and without a clock: events in, effects out. The server calls one method for each event, the
 router's or a model's, with the time that it happened, and carries out what `effects` returns.

@@ -1,4 +1,4 @@
-"""What a model's folder must hold, wherever it came from. Opens no weights beyond their headers."""
+"""Checks what a model's folder must hold, wherever it came from. Opens no weights beyond their headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model's files are on this machine, and which contents they have: settings as an engine takes them.
+"""Locates a model's files on this machine, and names their contents: settings as an engine takes them.
 
 A client does this for the manager of its machine; a manager that shares no file system with its clients does it itself.
 """

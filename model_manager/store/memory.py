@@ -1,4 +1,4 @@
-"""How much memory a model takes once it is loaded, estimated from its files; knows no torch.
+"""Estimates the memory that a model takes once it is loaded, from its files. Knows no torch.
 
 manager/memory_scheduler.py decides by this estimate which models fit together. The engine that loads the model
 measures, and has the last word.

@@ -1,4 +1,4 @@
-"""Which kind of place a model's name means, and the local folder it ends up in.
+"""Resolves a model's name: the kind of place that it means, and the local folder that it ends up in.
 
 Knows the kinds of names; what fetching from each kind takes stands beside it (`hub`, `bucket`).
 """

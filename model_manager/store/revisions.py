@@ -1,4 +1,4 @@
-"""What tells a model's contents from others under the same name: its revision, in the words of its kind of place.
+"""A model's revision, which tells its contents from others under the same name, in the words of its kind of place.
 
     a hub's commit        9f2c…, 40 digits       of org/name, whatever branch or tag was asked for
     bucket-<16 digits>    a hash of the names, sizes, generations and checksums of the objects that were fetched

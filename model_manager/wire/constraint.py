@@ -1,4 +1,4 @@
-"""What an answer must be: the text of one request's output, as a regular expression, a JSON Schema, any JSON, a
+"""A constraint on the text of one request's output: a regular expression, a JSON Schema, any JSON, a
 grammar or a list of strings. Knows the constraint's form and size; what it means is compiled in the engine.
 """
 

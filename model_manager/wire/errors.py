@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree; the class says who pays for it.
+"""All errors, as one tree. The class of an error says who pays for it.
 
     MillraceError
     ├── ConfigError          a setting is unknown or impossible: the job ends before it starts

@@ -1,4 +1,4 @@
-"""What a running job says of itself: a file of its process in the runtime folder, for whoever watches the machine.
+"""The progress of a running job: a file of its process in the runtime folder, for whoever watches the machine.
 
 Written whole each time, for its user alone; gone when the job ends. Files of dead processes are swept by whoever looks.
 Holds no prompt and no answer.

@@ -1,4 +1,4 @@
-"""How one request is to be sampled, and its place among others. Every field belongs to a single request.
+"""Parameters of one request: how it is sampled, and its place among others. Every field belongs to a single request.
 
 SamplingParams is the one table of parameters. Flags and their help, row columns, YAML settings, template parameters
 and the names of OpenAI's batch format are made from its fields. To add a parameter:

@@ -1,4 +1,4 @@
-"""What models, engines, jobs and processes are and have come to, as messages tell it."""
+"""The status of models, engines, jobs and processes, as messages carry it."""
 
 from __future__ import annotations
 

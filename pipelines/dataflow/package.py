@@ -1,4 +1,4 @@
-"""How this package gets to workers on other machines: from a checkout, from where it is installed, or in their image.
+"""The way of this package to workers on other machines: from a checkout, from where it is installed, or in their image.
 
 A checkout has its setup.py, from which Beam builds a source distribution. An installed package has none: its files are
 put into a wheel again, as they are listed by the installer. Both require the extra `engine`: workers run the engine.

@@ -1,4 +1,4 @@
-"""What a job on Dataflow asks of its workers: Beam's own flags win, and what they leave open is chosen for the model.
+"""Options of a Dataflow job's workers: Beam's own flags win, and what they leave open is chosen for the model.
 
 With a GPU the step that runs the model has resource hints, for which Dataflow makes a pool of workers of their own
 (https://cloud.google.com/dataflow/docs/guides/right-fitting); all other steps run on machines without one. Without a

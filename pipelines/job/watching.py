@@ -1,4 +1,4 @@
-"""How a job's progress is looked at while it runs: by whom it is shown, and how many rows there will be."""
+"""Watches a job's progress while it runs: who shows it, and how many rows there will be."""
 
 from __future__ import annotations
 

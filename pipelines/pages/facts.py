@@ -1,4 +1,4 @@
-"""What plots and filters need of a written row, whatever task and format it is of; its texts are not among it."""
+"""Facts of a written row that plots and filters need, for every task and format. Its texts are not among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a page is written: never over rows, nor over a file that millrace did not make; whole or not at all."""
+"""Writes pages to files: never over rows, nor over a file that millrace did not make; whole or not at all."""
 
 from __future__ import annotations
 

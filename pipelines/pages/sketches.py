@@ -1,4 +1,4 @@
-"""What is kept of a stream of numbers or rows in bounded memory: a histogram, a sample, the lowest few, a series."""
+"""Sketches of a stream of numbers or rows, in bounded memory: a histogram, a sample, the lowest few, a series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes of weights a model has, wherever it is, without fetching them."""
+"""The size of a model's weights in bytes, wherever they are, without fetching them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of an output were made with, in a file beside theirs, so that `--resume` adds none of another kind.
+"""The settings that an output's rows were made with, in a file beside them: `--resume` adds no rows of another kind.
 
 .millrace/<name>.settings.json      {"command": "extract", "model": "org/name", "schema": {…}, …, "identity": "3f…"}
 

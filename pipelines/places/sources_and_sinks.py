@@ -1,4 +1,4 @@
-"""What `--input`, `--output` and `--dead_letters` name: files, or a stream; and the transforms that read and write it.
+"""The places that `--input`, `--output` and `--dead_letters` name, and the transforms that read and write them.
 
     --input         pubsub:projects/P/subscriptions/S   pubsub:projects/P/topics/T   kafka:HOST:PORT/TOPIC
                     watch:folder/*.jsonl                files and globs

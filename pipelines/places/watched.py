@@ -1,4 +1,4 @@
-"""Which paths a `watch:` pattern matches, and below which folder, without looking at any file.
+"""Patterns of `watch:`: the paths that one matches, and the folder they are below. Looks at no file.
 
 Knows how the two kinds of file systems read a pattern: a disk as `glob` does, an object store as Beam does.
 """

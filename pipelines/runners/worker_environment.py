@@ -1,4 +1,4 @@
-"""What a worker asks the runner as it starts: what the job is, and the job's own packages, which are put in place."""
+"""A worker's start: it asks the runner what the job is, and puts the job's own packages in place."""
 
 from __future__ import annotations
 

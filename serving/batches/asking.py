@@ -1,4 +1,4 @@
-"""What a body asks of the engine, written down: the routes' own functions are handed a client that sends nothing.
+"""Notes what a body asks of the engine: the routes' own functions get a client that sends nothing.
 
 So a request of a batch is read as its endpoint reads it, and its answer has that endpoint's form. Prompts stay text
 here; the job makes tokens of them.

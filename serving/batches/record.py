@@ -1,4 +1,4 @@
-"""What is known of a batch, as it lies on the disk and as OpenAI's clients read it. Knows no files and no jobs."""
+"""The record of a batch, as it lies on the disk and as OpenAI's clients read it. Knows no files and no jobs."""
 
 from __future__ import annotations
 

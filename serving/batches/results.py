@@ -1,4 +1,4 @@
-"""What a job has written so far: finished files, and the files of a job that runs or was interrupted.
+"""The results that a job has written so far: finished files, and files of a job that runs or was interrupted.
 
 The names are as in transforms/writing/output_files.py, the rows as in its JSON lines.
 

@@ -1,4 +1,4 @@
-"""What files and batches do on a disk: private folders, names in order of time, writes that are whole or not there."""
+"""Files and batches on a disk: private folders, names in order of time, writes that are whole or not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page in a browser of this machine may ask of a server here: nothing, unless the page is the server's own.
+"""Checks requests of browsers on this machine: a page may ask a server here nothing, unless it is the server's own.
 
 A page of any site can have its browser send requests to 127.0.0.1, and a POST of plain text needs no CORS. A site can
 also have its name lead here once its page is loaded (DNS rebinding); then the browser takes this server for the site.

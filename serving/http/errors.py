@@ -1,4 +1,4 @@
-"""What went wrong, as OpenAI's clients expect it: a status and {"error": {message, type, param, code}}.
+"""Errors, as OpenAI's clients expect them: a status and {"error": {message, type, param, code}}.
 
 Knows millrace's tree of errors; no route, no socket.
 """

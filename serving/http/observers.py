@@ -1,4 +1,4 @@
-"""Who is told of each request: the log, and whatever counts them. Observers run in the event loop, and never wait."""
+"""Observers of requests: the log, and whatever counts them. Observers run in the event loop, and never wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes back over a connection: JSON, or a stream of server-sent events; and noticing that nobody reads it.
+"""Replies over a connection: JSON, or a stream of server-sent events. Notices when nobody reads one.
 
 Knows ASGI's messages (https://asgi.readthedocs.io); no body's meaning.
 """

@@ -1,4 +1,4 @@
-"""Whether the files for TLS can be used, so that an error names the flag of the file that is wrong."""
+"""Checks the files for TLS, so that an error names the flag of the file that is wrong."""
 
 from __future__ import annotations
 

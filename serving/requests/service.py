@@ -1,4 +1,4 @@
-"""What all routes share: the model, the way to it and back, and the limits."""
+"""The service that all routes share: the model, the way to it and back, and the limits."""
 
 from __future__ import annotations
 

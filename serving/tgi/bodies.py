@@ -1,4 +1,4 @@
-"""What TGI's routes take, and the same as sampling parameters of ours."""
+"""Bodies that TGI's routes take, and their meaning as our sampling parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wheel requires by extra, what works where the extra `engine` is not installed, and on which Pythons."""
+"""A wheel: its requirements by extra, what works without the extra `engine`, and the Pythons that it runs on."""
 
 import os
 import re

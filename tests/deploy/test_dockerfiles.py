@@ -1,4 +1,4 @@
-"""What an image is made of is there: files, extras, commands, the pinned Beam. No test builds an image."""
+"""The parts of an image exist: files, extras, commands, the pinned Beam. No test builds an image."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What deploy/flink/cluster.py says of what it did, with processes and a REST interface that are not Flink's."""
+"""deploy/flink/cluster.py says what it did, with processes and a REST interface that are not Flink's."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Who dies while a request runs: its client is answered all the same. A job beside the server shares its engine."""
+"""Deaths while a request runs: its client is answered all the same. A job beside the server shares its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed prompt does to a job, and what `with_exception_handling` makes of it, beside what ParDo does."""
+"""A failed prompt in a job, with and without `with_exception_handling`, compared with ParDo."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Whether a smaller budget changes what is extracted: rows of held-out documents at 128 tokens and at 1,024.
+"""Compares rows extracted with a small and a large budget: held-out documents at 128 tokens and at 1,024.
 
     python -m tests.truth.budgets --count 1000 --seed 0
 

@@ -1,4 +1,4 @@
-"""How many rows have other tokens among others than alone: rows with penalties, half of them sampled.
+"""Counts the rows whose tokens differ in a batch and alone: rows with penalties, half of them sampled.
 
     python -m tests.truth.company --dtype bfloat16 --rows 200
 

@@ -1,4 +1,4 @@
-"""Whether random configs of the served architectures are answered as transformers answers them, or refused.
+"""Checks that random configs of the served architectures are answered as transformers answers them, or refused.
 
     python -m tests.truth.configs --count 100 --seed 1
 

@@ -1,4 +1,4 @@
-"""Whether constrained greedy outputs of the engine are what a mask and an argmax give, and of their constraints.
+"""Checks that constrained greedy outputs of the engine are what a mask and an argmax give, and meet the constraints.
 
     python -m tests.truth.outputs --count 100 --seed 0
 

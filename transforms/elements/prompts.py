@@ -1,4 +1,4 @@
-"""What Generate takes as an element, and the Prompt that it stands for."""
+"""Elements that Generate takes, and the Prompt that each stands for."""
 
 from __future__ import annotations
 

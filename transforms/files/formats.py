@@ -1,4 +1,4 @@
-"""Which format and which compression a file has, by its name; nothing is opened here."""
+"""The format and the compression of a file, by its name. Opens nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model the elements of this process go to: the last one that was named and could be opened.
+"""Switches the model that this process's elements go to: the last one that was named and could be opened.
 
 The first element opens the first model, and all elements wait for it. A model that is named later is opened in the
 background, while elements still go to the current model. Once it is ready, new requests go to it; requests in flight

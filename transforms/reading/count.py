@@ -1,4 +1,4 @@
-"""How many rows there are to read, roughly and fast; for progress, not for decisions."""
+"""Counts the rows to read, roughly and fast: for progress, not for decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all readers of prompts have in common: their settings, and what happens to a row that is no prompt."""
+"""The common part of all readers of prompts: their settings, and what happens to a row that is no prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Generate, Score, Embed, Extract and Classify have in common: a model, its client, its dead letters."""
+"""The common part of Generate, Score, Embed, Extract and Classify: a model, its client, its dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What unbounded readers have in common: where they begin to read, when they pause, and the time of the stream.
+"""The common part of unbounded readers: where they begin to read, when they pause, and the stream's time.
 
 Knows no broker. A reader is a splittable DoFn whose restriction is `PositionRange`: everything from a position on. It
 reads for a turn, then gives back the rest (`defer_remainder`), so that the bundle ends and its results are committed.

@@ -1,4 +1,4 @@
-"""Which characters of an answer each of its tokens wrote, and how sure the model was of them.
+"""Aligns an answer's tokens with its characters: which token wrote which, and how sure the model was of them.
 
 Tokens come with their own texts, in which a part of a character is U+FFFD.
 """

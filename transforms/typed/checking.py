@@ -1,5 +1,5 @@
-"""Whether answers of a record can be held to it, known before a model is: what its grammar would be refused for with
-the first document is told here.
+"""Checks that answers can be held to a record, before there is a model: an error that its grammar would raise with
+the first document is raised here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a row's instance is what its columns hold: a class's own validators may give back anything."""
+"""Checks that a row's instance is what its columns hold: a class's own validators may give back anything."""
 
 from __future__ import annotations
 

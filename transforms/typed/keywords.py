@@ -1,4 +1,4 @@
-"""Which values the keywords of a JSON Schema take, and where a schema has another value."""
+"""The values that keywords of a JSON Schema take, and the places where a schema has another value."""
 
 from __future__ import annotations
 

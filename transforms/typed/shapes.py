@@ -1,4 +1,4 @@
-"""What a type consists of, however it was written: records of members, lists, spans, and leaves.
+"""Shapes: the parts of a type, however it was written: records of members, lists, spans, and leaves.
 
 A shape is what all else here is made from: the grammar, the fields that the prompt lists, the JSON Schema, the Beam
 schema, and the reading of an answer.

@@ -1,4 +1,4 @@
-"""How completions and dead letters are written: a line of JSON, a row of Parquet.
+"""Completions and dead letters as written: a line of JSON, a row of Parquet.
 
     {"id", "text", "finish_reason", ["stop_reason", "closed_at",]
      "usage": {"prompt_tokens", "cached_tokens", "completion_tokens"},

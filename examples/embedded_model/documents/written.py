@@ -1,4 +1,4 @@
-"""How values are written in documents: days, amounts of money, numbers of documents, companies, addresses.
+"""Spellings of values in documents: days, amounts of money, numbers of documents, companies, addresses.
 
 A document keeps to one way of writing days and one of writing money. Held out: amounts, numbers, names of companies.
 """

@@ -1,4 +1,4 @@
-"""Which server gets the next request: the one with the least outstanding work among those that work and have room.
+"""Chooses the server of the next request: the one with the least outstanding work of those that work and have room.
 
 Knows servers as URLs, with their circuits; not what is sent.
 """

@@ -1,4 +1,4 @@
-"""What a dialect of servers is: which route, what stands in a request's body and what its answer says.
+"""Dialects of servers: the route, the body of a request, and the meaning of its answer.
 
 `openai.py`, `tgi.py`, `mii.py`, `kserve.py`, `kserve_grpc.py` and `llama_completion.py` are the dialects. They turn
 requests into bytes and bytes into answers; they send nothing and retry nothing.

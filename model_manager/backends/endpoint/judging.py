@@ -1,4 +1,4 @@
-"""What a server's status means: an answer, the row's fault, a try that failed, or a job that cannot go on.
+"""The meaning of a server's status: an answer, an error of the row, a failed try, or a job that cannot go on.
 
     2xx                                    an answer
     408, 409, 424, 425, 429, 5xx           try again; after 429 when the server says so

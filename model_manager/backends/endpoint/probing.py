@@ -1,4 +1,4 @@
-"""Whether servers live, asked once as the engine starts: a wrong key or address ends the job in one sentence."""
+"""Probes each server once when the engine starts: a wrong key or address ends the job in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens may come next in each row of a batch; computed for all rows in parallel, while the model runs.
+"""Masks of the tokens that may come next in each row of a batch, computed for all rows in parallel to the model.
 
 A step waits for masks a moment only; those that are late go on being computed.
 

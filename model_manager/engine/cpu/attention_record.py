@@ -1,4 +1,4 @@
-"""What the CPU kernels of the paged KV cache are told, and how a block is laid out.
+"""The record of arguments of the paged KV cache's CPU kernels, and the layout of a block.
 
 A block holds a page for each KV head: its keys, then its values. Keys lie in groups of `lanes` tokens, [group, dim,
 lanes], so that one vector multiplies and adds the scores of a whole group; values lie [token, dim]. Where they are

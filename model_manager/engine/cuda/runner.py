@@ -1,4 +1,4 @@
-"""What runs a model on a CUDA device: Triton kernels and captured graphs. The log names what runs instead of either."""
+"""The runner of a model on a CUDA device: Triton kernels and captured graphs. The log names what replaces either."""
 
 from __future__ import annotations
 

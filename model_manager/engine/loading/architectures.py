@@ -1,4 +1,4 @@
-"""Which models are served and, in one sentence each, why others are not (docs/reference/models.md).
+"""The architectures that are served, and a sentence each on why others are not (docs/reference/models.md).
 
 Judges a model by its config and its class in transformers; attention_probe and self_check judge by running it.
 """

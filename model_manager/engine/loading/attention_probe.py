@@ -1,4 +1,4 @@
-"""What a loaded model needs of attention, found by sending one token through it.
+"""Finds what a loaded model needs of attention, by sending one token through it.
 
 Configs name the same sizes in a dozen ways and leave others out; a model's calls are certain. Knows no architecture.
 """

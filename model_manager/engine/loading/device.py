@@ -1,4 +1,4 @@
-"""Which device and number format a model runs with, by the settings and the machine.
+"""Chooses the device and the number format of a model, by the settings and the machine.
 
 Knows nothing of a model but the format of its checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Which checks have passed on this machine, so that only a first start pays for them.
+"""A record of the checks that have passed on this machine, so that only the first start pays for them.
 
 A pass is a file in the cache folder. Its name is the digest of everything that the outcome depends on: the checkpoint's
 config and files, the code here, in torch and in transformers, the processor, and the settings that choose how the model

@@ -1,4 +1,4 @@
-"""How many blocks the KV cache gets: from the setting, or from the memory that is left once the weights are loaded.
+"""The number of KV cache blocks: from the setting, or from the memory that is left once the weights are loaded.
 
 The cache is only reserved here, never touched: memory is used as blocks are. Knows no torch device; what memory
 there is comes in as a number.

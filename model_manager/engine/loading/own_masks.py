@@ -1,4 +1,4 @@
-"""Which positions transformers' own attention sees in each layer, read from the masks that it builds.
+"""Finds the positions that transformers' own attention sees in each layer, from the masks that it builds.
 
 A mask is a function of two positions. It is evaluated over the model's whole length, so that a window of 4,096
 positions shows as one of 16 does. What a model says elsewhere (`is_causal`, the windows of its cache) has to agree:

@@ -1,4 +1,4 @@
-"""What a model's weights and its KV cache are rounded to: formats that a device serves, and which layers get which.
+"""Formats of a model's weights and its KV cache: those that a device serves, and the format that each layer gets.
 
 Every linear layer but the output layer is rounded: that one decides directly between tokens, and a tied embedding stays
 for lookups anyway. The compiled step of a CPU (compiled_runner.py) rounds it too in int8: there it is a good part of a

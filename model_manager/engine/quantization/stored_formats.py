@@ -1,4 +1,4 @@
-"""How other tools store rounded weights in a checkpoint, unpacked into `rounding`'s values.
+"""Formats in which other tools store rounded weights in a checkpoint, unpacked into `rounding`'s values.
 
 GPTQ (AutoGPTQ, GPTQModel), AWQ (AutoAWQ's gemm layout), compressed-tensors (llm-compressor: packed integers, int8,
 fp8), bitsandbytes (int8, nf4, fp4) and fp8 in blocks (DeepSeek). No library of theirs is needed. Knows single layers:

@@ -1,4 +1,4 @@
-"""From a row of logits and its parameters to one token: what top_k, top_p, min_p and typical_p leave, and a draw.
+"""Draws one token from a row of logits, among those that top_k, top_p, min_p and typical_p leave.
 
 The vocabulary is never sorted. Thresholds are found by halving: an exact sum says on which side of a value the
 threshold lies, and only that side is kept. Cheap bounds keep most tokens out from the start.

@@ -1,4 +1,4 @@
-"""What a row's own history and rules do to its logits: penalties, bias and masks, in that order, in place.
+"""Edits a row's logits by its own history and rules: penalties, bias and masks, in that order, in place.
 
 Touches only the tokens that occurred or that a rule names; knows one row, not what is sampled from it.
 """

@@ -1,4 +1,4 @@
-"""From logits to one token for each row, by that row's own parameters and random number.
+"""Samples one token for each row of logits, by that row's own parameters and random number.
 
 Knows rows; not sequences. A row's token depends on nothing outside it: tokens of equal probability are kept or dropped
 together, and what is kept is added up in the order of token ids, so that neither company nor ties change the outcome.

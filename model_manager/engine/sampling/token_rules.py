@@ -1,4 +1,4 @@
-"""Which tokens a request favours, allows and forbids.
+"""Rules on tokens: those that a request favours, allows and forbids.
 
 Knows one request's token ids; the tokenizer only turns bad words into ids.
 """

@@ -1,4 +1,4 @@
-"""Which sequences hold each block of the paged KV cache, and which free blocks still hold a prefix worth reusing.
+"""Keeps which sequences hold each block of the paged KV cache, and which free blocks still hold a reusable prefix.
 
 A free block keeps its content until its memory is needed; the least recently used block is evicted first. Knows block
 ids and reference counts; not tensors, nor which sequence should run. The content of blocks is in prefix_cache.py.

@@ -1,4 +1,4 @@
-"""Which LoRA adapters are loaded, and which one is evicted: the least recently used that no running sequence has.
+"""The loaded LoRA adapters, and the choice of the one to evict: the least recently used that no running sequence has.
 
 Knows sequences and slots; not what an adapter holds.
 """

@@ -1,4 +1,4 @@
-"""From final hidden states to log-probabilities and embeddings of prompts: the torch side of readings."""
+"""Computes log-probabilities and embeddings of prompts from final hidden states: the torch side of readings."""
 
 from __future__ import annotations
 

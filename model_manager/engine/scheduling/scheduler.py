@@ -1,4 +1,4 @@
-"""Who computes how many tokens in the next step.
+"""Decides which sequences compute how many tokens in the next step.
 
 There is no prefill phase: a sequence has uncomputed tokens, one when it decodes and more when it is new, and each step
 hands them out within a budget (as vLLM's V1 does). Knows counts of tokens and blocks; not what tokens mean, nor the

@@ -1,4 +1,4 @@
-"""Which attention transformers' model code uses: over the paged KV cache by a hook, or for a while another one.
+"""Sets the attention of transformers' model code: by a hook over the paged KV cache, or for a while another one.
 
 Computes nothing itself.
 """

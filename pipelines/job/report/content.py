@@ -1,4 +1,4 @@
-"""What the page of a report shows, put together: counts of the summary, a pass over the output, what the manager said.
+"""The content of a report's page: counts of the summary, figures of a pass over the output, the manager's records.
 
 What is not known is said so, with the reason; nothing is guessed.
 """

@@ -1,4 +1,4 @@
-"""When a job's report is made, and that nothing of it can make the job fail: what goes wrong is one warning.
+"""Makes a job's report at the right time. An error in it never fails the job: it becomes one warning.
 
 A job runs within `reported`: one that ends by an error, or by Ctrl-C, is reported as such. One that ends well calls
 `finished`; its outcome then names the file.

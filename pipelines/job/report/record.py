@@ -1,4 +1,4 @@
-"""What the manager says while a job runs, kept for its report: progress over time, and what the engines did.
+"""Records what the manager says while a job runs, for the report: progress over time, and what the engines did.
 
 It looks when progress looks: `read` stands in the place of a reader of the manager's status. A job that shows no
 progress has a thread of its own for it.

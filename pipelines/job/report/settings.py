@@ -1,4 +1,4 @@
-"""What ran: settings of a job that are not the defaults, versions, and what its time costs. No secret is told."""
+"""The report's settings: those of the job that are not defaults, versions, and the cost of its time. No secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds in a simulated fleet, whoever dies: each row is answered once, and nothing beats full batches."""
+"""Invariants of a simulated fleet, whoever dies: each row is answered once, and nothing beats full batches."""
 
 import itertools
 from dataclasses import replace

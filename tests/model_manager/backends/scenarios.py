@@ -1,4 +1,4 @@
-"""What every engine that takes tokens is put through, by way of a real manager and a real client."""
+"""Scenarios for every engine that takes tokens, with a real manager and a real client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests CTranslate2 gets together, and which of them fail; a generator stands in for it."""
+"""The requests that CTranslate2 gets together, and those of them that fail; a generator stands in for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which constraints OpenVINO gets, and which outputs are taken from it. Its own part is in test_openvino.py."""
+"""The constraints that OpenVINO gets, and the outputs that are taken from it. Its own part is in test_openvino.py."""
 
 from __future__ import annotations
 

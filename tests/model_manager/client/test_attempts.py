@@ -1,4 +1,4 @@
-"""When a session connects again, and what it tells those who wait."""
+"""A session's attempts to connect again: when it makes them, and what it tells those who wait."""
 
 import pytest
 

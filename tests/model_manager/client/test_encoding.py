@@ -1,4 +1,4 @@
-"""Which tokens of a continuation are scored."""
+"""The tokens of a continuation that are scored."""
 
 from __future__ import annotations
 

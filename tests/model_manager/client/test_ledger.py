@@ -1,4 +1,4 @@
-"""What a client has outstanding: who waits, what is owed, what a new connection is sent."""
+"""A client's outstanding requests: who waits, what is owed, what a new connection is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session asks of a manager in turmoil, and the manager, which never breaks the protocol."""
+"""A manager in turmoil, which never breaks the protocol, and what a session asks of it."""
 
 from __future__ import annotations
 

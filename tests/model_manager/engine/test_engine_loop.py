@@ -1,4 +1,4 @@
-"""What the loop of an inference process says to its manager of the answers that an engine has ready."""
+"""The loop of an inference process tells its manager the answers that an engine has ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiles too long runs on alone, few of it at a time, and is waited for by processor time."""
+"""A compilation that takes too long runs on alone. Few do at a time, and waits for them go by processor time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether an output may end before or behind a string in it is told from its last tokens alone, and what a grammar that
-fails at a token says.
+"""The last tokens alone tell whether an output may end before or behind a string in it. A grammar that fails at a
+token says so.
 """
 
 from __future__ import annotations

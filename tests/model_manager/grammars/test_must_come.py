@@ -1,4 +1,4 @@
-"""What must come of a regular expression: parts that are too long are refused at once."""
+"""Parts of a regular expression that must come: those that are too long are refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused is told by its keyword or construct, its place and what to write, in no library's words."""
+"""A refusal names the keyword or construct, its place and what to write, in no library's words."""
 
 import re
 from typing import Any

@@ -91,8 +91,8 @@ class Machine:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Callable[[], None]]:
-        """Until the block ends each stand-in engine makes ten steps and waits; a call of the yielded function allows ten
-        more. A request that takes more steps is running, and does not end.
+        """Until the block ends, each stand-in engine makes ten steps and waits; each call of the yielded function
+        allows ten more. A request that takes more steps is running, and does not end.
         """
         hold = self.model / "hold"
         hold.touch()

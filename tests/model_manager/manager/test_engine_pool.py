@@ -1,4 +1,4 @@
-"""Which engine gets which request: what shares a prompt stays together, and the load is balanced all the same."""
+"""The engine of each request: requests that share a prompt stay together, and the load is balanced all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and how engines are placed on them."""
+"""The GPUs of a machine, and how engines are placed on them."""
 
 from __future__ import annotations
 

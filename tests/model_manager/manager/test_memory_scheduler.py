@@ -1,4 +1,4 @@
-"""Which models are in memory: who is admitted, who goes, and what who waits is told."""
+"""The models in memory: which is admitted, which is evicted, and what one that waits is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the router makes of each event that may befall a request."""
+"""The router on each event that may befall a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a manager does with clients that send what they should not: they are closed, and no other notices."""
+"""A manager closes clients that send what they should not, and no other client notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs that share a model are told of each other's settings."""
+"""Jobs that share a model are told of each other's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model takes in memory, estimated from its files."""
+"""The memory that a model takes, estimated from its files."""
 
 from __future__ import annotations
 

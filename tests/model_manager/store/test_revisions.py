@@ -1,4 +1,4 @@
-"""Which contents a name stood for: told alike by every process, and other for other contents."""
+"""A revision of a model's contents: the same in every process, and another for other contents."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What jobs say of themselves in the runtime folder: theirs alone, whole, and gone with them."""
+"""Progress files of jobs in the runtime folder: readable by their user alone, whole, and gone with their job."""
 
 from __future__ import annotations
 

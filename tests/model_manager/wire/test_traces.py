@@ -1,4 +1,4 @@
-"""Where spans go: addresses of collectors and shares of rows."""
+"""Destinations of spans: addresses of collectors and shares of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `millrace ps` says of a status."""
+"""The text of `millrace ps` for a status."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is said before anything is submitted; the submission itself is in test_submission.py."""
+"""Checks before anything is submitted; the submission itself is in test_submission.py."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What workers get is built here and installed in clean environments."""
+"""The package for workers is built here and installed in clean environments."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is wrong with what is asked about documents is one sentence, before anything runs."""
+"""Wrong flags of tasks on documents get one sentence, before anything runs."""
 
 import json
 import subprocess

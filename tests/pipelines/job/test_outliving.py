@@ -1,4 +1,4 @@
-"""When a job goes on after the death of a worker, and when it ends: a row written between deaths begins the count."""
+"""A job goes on after the death of a worker, or ends: a row written between deaths begins the count anew."""
 
 from __future__ import annotations
 

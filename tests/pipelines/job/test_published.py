@@ -1,4 +1,4 @@
-"""What a running job says of itself to whoever watches the machine."""
+"""Figures that a running job publishes for whoever watches the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is beside an output after a job that wrote no row of it."""
+"""Files beside an output after a job that wrote no row of it."""
 
 from collections.abc import Callable
 from pathlib import Path

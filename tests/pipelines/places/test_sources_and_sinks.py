@@ -1,4 +1,4 @@
-"""Where inputs are read and outputs written, by their addresses; what cannot be is said before a job begins."""
+"""Inputs and outputs by their addresses; an impossible one is refused before a job begins."""
 
 import os
 import tempfile

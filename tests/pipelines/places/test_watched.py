@@ -1,4 +1,4 @@
-"""What a pattern would find is what a look at it does find."""
+"""A pattern is said to match the paths that a look at it does find."""
 
 from pathlib import Path
 

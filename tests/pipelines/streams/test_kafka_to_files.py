@@ -1,4 +1,4 @@
-"""From a topic to the files of windows: how such a job ends, and what it loses."""
+"""A job from a topic to the files of windows: how it ends, and what it loses."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who dies in the middle of a batch: every request is answered once. Who cancels one gets what is done."""
+"""Deaths in the middle of a batch: every request is answered once. A cancelled batch gives the answers it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server finds as it starts: batches of earlier ones go on, and nothing damaged stands in their way."""
+"""A server's start: batches of earlier servers go on, and no damaged file stops them."""
 
 from __future__ import annotations
 

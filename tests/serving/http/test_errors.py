@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in OpenAI's form, with the status that clients go by."""
+"""Errors of a request have OpenAI's form, and the status that clients go by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of a manager's status."""
+"""Metrics made from a manager's status."""
 
 from __future__ import annotations
 

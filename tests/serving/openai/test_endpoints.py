@@ -1,4 +1,4 @@
-"""What of a request is done in the event loop, and what beside it."""
+"""The parts of a request that are done in the event loop, and those beside it."""
 
 from __future__ import annotations
 

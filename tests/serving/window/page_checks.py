@@ -1,4 +1,4 @@
-"""What accessibility asks of any page: names of all controls, ids that are unique, text that stands out."""
+"""Checks of a page's accessibility: names of all controls, unique ids, text with enough contrast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of a look at the machine, and what is kept of earlier ones."""
+"""Figures made from a look at the machine, and those kept of earlier looks."""
 
 from __future__ import annotations
 

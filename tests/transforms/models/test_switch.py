@@ -1,4 +1,4 @@
-"""Which model elements go to while updates come, with clients that are opened as the test lets them."""
+"""The model that elements go to while updates come, with clients that the test opens."""
 
 from __future__ import annotations
 

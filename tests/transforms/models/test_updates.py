@@ -1,4 +1,4 @@
-"""What an update may say, and updates in pipelines."""
+"""The contents of an update, and updates in pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Generate, Score, Embed, Extract and Classify take alike."""
+"""Arguments that Generate, Score, Embed, Extract and Classify all take."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Which characters a token wrote, and how sure the model was of a value."""
+"""The characters that a token wrote, and how sure the model was of a value."""
 
 import math
 from collections.abc import Iterator

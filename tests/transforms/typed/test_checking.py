@@ -1,4 +1,4 @@
-"""What the engine would refuse with the first document is told before, in one sentence that names the field."""
+"""Errors that the engine would raise with the first document are raised before, as a sentence that names the field."""
 
 import json
 from typing import Any

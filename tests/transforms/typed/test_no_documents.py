@@ -1,4 +1,4 @@
-"""What is no document is a dead letter that names the column, what it holds and what it takes."""
+"""An element that is no document is a dead letter that names the column, what it holds and what it takes."""
 
 import datetime
 import decimal

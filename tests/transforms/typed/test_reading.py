@@ -1,4 +1,4 @@
-"""Where values stand in an answer, where pieces stand in the document, and what values become in Python."""
+"""Places of values in an answer and of pieces in the document, and what values become in Python."""
 
 import datetime
 import json

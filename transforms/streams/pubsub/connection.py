@@ -1,4 +1,4 @@
-"""What pulls from a subscription in a worker process: one client, and a thread that renews what is held."""
+"""A connection to a subscription in a worker process: one client, and a thread that renews held messages."""
 
 from __future__ import annotations
 

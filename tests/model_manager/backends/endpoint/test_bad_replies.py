@@ -1,4 +1,4 @@
-"""What is no answer is one row's failure, and the others go on."""
+"""A reply that is no answer fails one row, and the others go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a grammar takes a JSON value, in whichever order of keys it wants them written."""
+"""Tells whether a grammar takes a JSON value, in whichever order of keys it wants them written."""
 
 from __future__ import annotations
 

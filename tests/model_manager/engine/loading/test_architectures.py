@@ -1,4 +1,4 @@
-"""Which models are served, what the documentation says of them, and the sentence that refuses the others."""
+"""The models that are served, what the documentation says of them, and the sentence that refuses the others."""
 
 from __future__ import annotations
 

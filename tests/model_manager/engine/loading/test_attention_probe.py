@@ -1,4 +1,4 @@
-"""What one token through a model shows of its attention, and which models it gives away."""
+"""One token through a model shows its attention, and gives some models away."""
 
 from __future__ import annotations
 

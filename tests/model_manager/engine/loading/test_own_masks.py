@@ -1,4 +1,4 @@
-"""What transformers' masks, modules and caches say that a layer sees, and where they do not agree with each other."""
+"""Positions that a layer sees by transformers' masks, modules and caches, and cases where these disagree."""
 
 from __future__ import annotations
 

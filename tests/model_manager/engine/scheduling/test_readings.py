@@ -1,4 +1,4 @@
-"""What an engine reads off prompts, on a runner whose every number depends on the whole history."""
+"""An engine's readings of prompts, on a runner whose every number depends on the whole history."""
 
 from __future__ import annotations
 

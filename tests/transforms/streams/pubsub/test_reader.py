@@ -1,4 +1,4 @@
-"""What a reader finds out before it reads, by a client whose answers are given."""
+"""A reader's questions before it reads, to a client with given answers."""
 
 from types import SimpleNamespace
 from typing import Any, Self
