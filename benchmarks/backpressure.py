@@ -55,13 +55,13 @@ class Report:
     """That the producer sent."""
     sent: int
     answered: int
-    """By the end of that time."""
+    """Rows answered by the end of that time."""
     most_held: int
     """That the broker had handed out and nobody had answered, at any time (Kafka does not know: 0)."""
     most_read_ahead: int
     """Rows that the job had read and not answered, as it says once a second."""
     backlog: int
-    """At the broker at the end of that time, not acknowledged or committed."""
+    """Messages at the broker at the end of that time, not acknowledged or committed."""
     rss_mb: list[float]
     """Sampled, every tenth of the time."""
     rss_growth_mb_per_minute: float

@@ -36,7 +36,7 @@ class Row:
     """MB of 2^20: the peak of the process and all that it started."""
     load_s: float | None = None
     first_token_s: float | None = None
-    """From the start of the process to the first token of a first request."""
+    """Seconds from the start of the process to the first token of a first request."""
     memory: dict[str, float] = field(default_factory=dict)
     """What of it the side can name: `weights_mb`, and `kv_mb`, the KV cache as far as it was ever written."""
     versions: dict[str, str] = field(default_factory=dict)

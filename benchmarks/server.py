@@ -118,7 +118,7 @@ class _Side:
         return ask(self._url, self._model, prompts, seconds=seconds, **limits)
 
     def count_crowd(self, prompts: Iterator[str], arguments: argparse.Namespace) -> float:
-        """Such a round, counted; its requests a second."""
+        """Run and count one round of a crowd; returns its requests per second."""
         before = self._processor_seconds()
         self._loads.append(load := self.crowd(prompts, arguments, arguments.seconds))
         self._busy.append((self._processor_seconds() - before) / len(load.waits))

@@ -23,11 +23,11 @@ class SideProcess:
         self.name = name
         self.pid = process.pid
         self.mark = f"MILLRACE_RUNTIME_DIR={runtime_dir}"
-        """In the environment of it and of all that it starts."""
+        """Variable in the environment of the process and of all processes that it starts."""
         self._process = process
 
     def ask(self, what: str) -> dict[str, Any]:
-        """Its answer to one line."""
+        """Send one line; returns the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(what + "\n")
         self._process.stdin.flush()

@@ -41,7 +41,7 @@ class Timeline:
     sampled: list[int] = field(default_factory=list)
     """How many of these rows gave a token."""
     latency: list[float] = field(default_factory=list)
-    """From a request's arrival to its end."""
+    """Seconds from a request's arrival to its end."""
     finished_at: list[float] = field(default_factory=list)
     max_num_seqs: int = 0
     """Most sequences that a batch takes."""

@@ -74,7 +74,7 @@ def interruptible(what_is_kept: Callable[[], str], *, also: Mapping[int, int] = 
 
 @contextlib.contextmanager
 def _noticed(statuses: Mapping[int, int]) -> Iterator[list[int]]:
-    """These signals raise KeyboardInterrupt; the list has the exit status of each that came."""
+    """Has signals raise KeyboardInterrupt. Yields a list, which gets the exit status of each signal that comes."""
     seen: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -120,7 +120,7 @@ class GpuRequest:
         return cls(gpu, int(count)) if gpu and count.isdecimal() and int(count) else None
 
     def accelerator(self, machine: MachineType) -> str:
-        """As Dataflow's hint names it, on that machine, and with the driver, which Dataflow then installs.
+        """Dataflow's hint for these GPUs on a machine. Dataflow then installs the driver.
 
         5xx is the newer of two lines of drivers: some GPUs get one otherwise that is older than what CUDA 12 takes.
         """

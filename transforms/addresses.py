@@ -161,7 +161,7 @@ class PubSubAddress(_BrokerAddress, frozen=True):
 
     @property
     def takes_results(self) -> bool:
-        """Only a topic does."""
+        """Whether results can go here: only to a topic."""
         return self.is_topic
 
     def is_same_topic(self, other: object) -> bool:
@@ -170,7 +170,7 @@ class PubSubAddress(_BrokerAddress, frozen=True):
 
     @property
     def path(self) -> str:
-        """As Pub/Sub names it."""
+        """The path as Pub/Sub names it."""
         return f"projects/{self.project}/{self.kind}/{self.name}"
 
     def __str__(self) -> str:

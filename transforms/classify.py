@@ -63,7 +63,7 @@ class Classify(RowOutputTransform):
 
         `multiple`: A document may have several labels, or none.
 
-        `threshold`: With multiple: the least probability of a label that holds. Default: 0.5.
+        `threshold`: Least probability of a label that holds, with multiple. Default: 0.5.
 
         `examples`: Documents with their label, or labels.
 

@@ -53,7 +53,7 @@ class ManagedModelHandler(ModelHandler):
         max_batch_size: int = 256,
         **batching: Any,
     ) -> None:
-        """As for Generate; `batching` goes to Beam's ModelHandler."""
+        """Takes Generate's arguments; `batching` goes to Beam's ModelHandler."""
         super().__init__(min_batch_size=min_batch_size, max_batch_size=max_batch_size, **batching)
         self._model = ModelConfig(model=model) if isinstance(model, str) else model
         self._params = params or SamplingParams()

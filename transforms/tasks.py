@@ -83,7 +83,7 @@ class ClassifySettings(msgspec.Struct, frozen=True, kw_only=True):
     multiple: bool = False
     """A document may have several labels, or none."""
     threshold: float | None = None
-    """With multiple: the least probability of a label that holds. Default: 0.5."""
+    """Least probability of a label that holds, with multiple. Default: 0.5."""
     examples: Sequence[tuple[str, str | Sequence[str]]] = ()
     """Documents with their label, or labels."""
     template: Template = CLASSIFY_TEMPLATE

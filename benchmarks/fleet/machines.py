@@ -20,7 +20,7 @@ class FleetConfig:
 
     workers: int
     startup_s: float
-    """From the request for a machine until its engine answers."""
+    """Seconds from the request for a machine until its engine answers."""
     static: bool = False
     """Engines take one batch after another."""
     deaths_per_hour: float = 0.0
@@ -70,7 +70,7 @@ class Source(Protocol):
         """Its engine has the answers to these rows."""
 
     def lost(self, machine: Machine, now: float) -> None:
-        """It is dead."""
+        """The machine has died."""
 
     def backlog(self) -> int:
         """Rows that no machine has."""
@@ -127,7 +127,7 @@ class Fleet:
             self.after(self.now + self.config.startup_s, self._ready, machine)
 
     def release(self, machine: Machine) -> None:
-        """It has nothing to do and is given back."""
+        """Give back a machine that has nothing to do."""
         self._leave(machine)
         self._paid_s += self.now - machine.requested
         self.machines.remove(machine)
@@ -155,7 +155,7 @@ class Fleet:
             self._ends(machine, due)
 
     def _scale(self, now: float, _: Any, __: Any) -> None:
-        """As many machines as have more to do than their start takes; what has nothing to do, its source gives back."""
+        """Grow to as many machines as have more to do than a start takes. The source gives back idle machines."""
         rows, full = self.rows, MAX_NUM_SEQS
         least_s = self._cost.least(sum(rows.prompts), sum(rows.outputs), full) / len(rows) * self._source.backlog()
         wanted = min(int(least_s / self.config.startup_s), self.config.workers)

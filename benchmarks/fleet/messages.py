@@ -87,7 +87,7 @@ class Balancer(Broker):
         return len(self._waiting) + self._not_sent()
 
     def fill(self, machine: Machine, now: float) -> None:
-        """It hears of room at a server a hop later, and what it sends arrives another hop later."""
+        """Fill a machine. The source hears of its room a hop later, and what it sends arrives another hop later."""
         machine.work = set() if machine.work is None else machine.work
         while len(machine.work) < CREDITS and (self._waiting or self._not_sent()):
             if self._waiting:

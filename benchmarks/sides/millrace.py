@@ -51,7 +51,7 @@ class MillraceEngine:
         self._folder = folder
 
     def memory(self) -> dict[str, float]:
-        """As the checkpoint counts: each weight once, in the bytes that it is held in."""
+        """Memory of weights and cache. Each weight of the checkpoint counts once, in the bytes that it is held in."""
         info = self.engine.info
         itemsize = 2 if info.dtype in ("bfloat16", "float16") else 4
         blocks = self.engine._blocks._untouched  # all before it were used at some time

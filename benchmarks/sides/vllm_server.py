@@ -41,7 +41,7 @@ class VllmServer:
 
 
 def command(python: Path, folder: Path, port: int, dtype: str) -> list[str]:
-    """What starts it."""
+    """The command that starts the server."""
     options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in OPTIONS.items()]
     served = ["--model", str(folder), "--dtype", dtype, "--port", str(port), "--disable-uvicorn-access-log"]
     return [str(python), "-m", "vllm.entrypoints.openai.api_server", *served, *options]

@@ -98,14 +98,14 @@ def running_jobs(cluster: Cluster) -> list[str]:
 
 
 def rest(cluster: Cluster, path: str, method: str = "GET") -> Any:
-    """What Flink's REST interface answers."""
+    """An answer of Flink's REST interface."""
     request = urllib.request.Request(f"http://127.0.0.1:{cluster.ports['rest']}/{path}", method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
 
 def missing(cluster: Cluster) -> list[str]:
-    """What does not answer yet."""
+    """Names of the processes that do not answer yet."""
     gone = [name for name in cluster.state["processes"] if not cluster.running(name)]
     if gone:
         raise SystemExit(f"ended at its start: {', '.join(gone)}; see {cluster.folder}/logs")

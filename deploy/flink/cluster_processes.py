@@ -32,7 +32,7 @@ class Cluster:
         return dict(self.state["ports"])
 
     def save(self) -> None:
-        """So that a reader sees the old state or the new one."""
+        """Save the state in one step: a reader sees the old one or the new one."""
         unfinished = self.path.with_suffix(".new")
         unfinished.write_text(json.dumps(self.state, indent=2) + "\n")
         unfinished.rename(self.path)

@@ -48,9 +48,9 @@ class Event:
     cached_tokens: int = 0
     """Prompt tokens that the library did not compute again."""
     scores: Scores | None = None
-    """For a score, and for a generation with prompt_logprobs: of the prompt's tokens that were asked for."""
+    """Scores of the prompt's tokens that were asked for: of a score, or of a generation with prompt_logprobs."""
     embedding: list[float] | None = None
-    """For an embedding: the pooled states, not scaled."""
+    """The pooled states of an embedding, not scaled."""
 
 
 class Library(Protocol):
@@ -197,7 +197,7 @@ class HostedEngine:
             reading.add(np.array(event.embedding) * count, count)
 
     def _finish(self, sequence: Sequence, result: StepResult, *, cancel: bool) -> None:
-        """It has its ending. An output that the budget cut, and that the library held to a constraint, is no answer."""
+        """Finish a sequence that has its ending. A constrained output that the budget cut is no answer."""
         ending = sequence.ending
         assert ending is not None
         if cancel:

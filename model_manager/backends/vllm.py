@@ -170,7 +170,7 @@ def _embeds(config: ModelConfig) -> bool:
 
 
 def _arguments(config: ModelConfig, folder: Path, names: list[str]) -> dict[str, Any]:
-    """What EngineArgs is made of."""
+    """The arguments of EngineArgs."""
     check_names(config.backend_options, names, "vLLM", decided=_OURS)
     ours: dict[str, Any] = {
         "model": str(folder),

@@ -51,7 +51,7 @@ class Adapters:
             return self._known(name) or self._looked_for(name)
 
     def _known(self, name: str) -> Adapter | None:
-        """As found before, unless its files have changed since."""
+        """The adapter as found before, unless its files have changed since."""
         if name not in self._found:
             return None
         adapter, before = self._found[name]

@@ -73,7 +73,7 @@ class Deltas:
     """
 
     def __init__(self, on_delta: OnDelta, request: Request, decoder: Decoder | None) -> None:
-        """No decoder where the engine gives text: it comes in one delta."""
+        """`decoder`: None if the engine gives text, which comes in one delta."""
         params = request.params
         self._on_delta = on_delta
         self._stops = () if params.include_stop_str_in_output else params.stop

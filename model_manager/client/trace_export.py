@@ -184,7 +184,7 @@ class _Quiet(logging.Filter):
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
-        """Within, this thread exports."""
+        """Marks this thread as the exporting one for the block."""
         self._thread = threading.get_ident()
         try:
             yield

@@ -32,7 +32,7 @@ class StepResult:
     new_logprobs: dict[str, Logprobs] = field(default_factory=dict)
     """Log-probabilities of the new tokens, for requests that want them."""
     new_texts: dict[str, NewText] = field(default_factory=dict)
-    """From an engine that takes text: what belongs to the new tokens."""
+    """Text of the new tokens, from an engine that takes text."""
 
     def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
         """Note one more token of a request that goes on."""

@@ -45,7 +45,7 @@ class Warnings(logging.Handler):
             self._texts.put_nowait(record.getMessage()[:_LONGEST_WARNING])
 
     def take(self) -> list[str]:
-        """All that is kept."""
+        """Take all kept texts."""
         texts = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -224,7 +224,7 @@ def _mended(schema: Any, ref_alone: bool, place: tuple[str, ...]) -> Any:
 
 
 def _also(schema: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Both schemas."""
+    """A schema that holds if both hold."""
     if not more.keys() & schema.keys():
         return schema | more
     everything = schema.get("allOf")

@@ -98,7 +98,7 @@ class Handshakes:
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._under_way: dict[socket.socket, None] = {}
-        """In the order of their beginnings; one that is told to end stays until it has."""
+        """Sockets in the order of their beginnings. One that is told to end stays until it has ended."""
         self._ended = asyncio.Event()
         self._refused = 0
         """Since the log was last told of them."""

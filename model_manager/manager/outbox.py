@@ -63,7 +63,7 @@ class Outbox:
         self._answers: dict[tuple[int, str], list[Output | Failure]] = {}
 
     def add(self, effect: Effect) -> None:
-        """One more effect."""
+        """Add an effect."""
         self._effects.append(effect)
 
     def to_client(self, client: int, message: Message) -> None:

@@ -55,7 +55,7 @@ class Backend:
 
     name: str
     summary: str
-    """For `millrace engines`: one phrase."""
+    """One phrase for `millrace engines`."""
     loader: str
     """The function that makes its Engine: `module:function`."""
     modules: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Backend:
     options: tuple[str, ...] | None = None
     """Names of its `backend_options`; None: the engine knows them, and checks them as it loads."""
     task_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By a task: options with which a model is loaded for that task, and for no other."""
+    """Options by task: a model is loaded with them for that task, and for no other."""
 
     def pins(self, device: BuiltFor) -> Pins:
         """What its environment is made of; raises ConfigError where there is no build for NVIDIA GPUs."""
@@ -349,4 +349,4 @@ _TABLE = (
     ),
 )
 BACKENDS = {backend.name: backend for backend in _TABLE}
-"""By name."""
+"""The back ends by their names."""

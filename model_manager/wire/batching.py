@@ -9,7 +9,7 @@ from .logprobs import Logprobs
 from .request import Failure, NewTokens, Output, Request
 
 MOST_TOKENS = 2**20
-"""In one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
+"""Most tokens in one message; a token id takes up to 5 bytes, any other number up to 9, and counts twice."""
 MOST_ITEMS = 4096
 MOST_TOKENS_ALONE = 12 * 2**20
 """Most tokens of one output: more would exceed the transport's limit."""

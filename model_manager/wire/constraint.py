@@ -155,7 +155,7 @@ def _check_grammar(grammar: str) -> None:
 
 
 def _check_json(_json: bool) -> None:
-    """There is nothing to be wrong."""
+    """Checks nothing: any value of `json` is right."""
 
 
 def _check_choice(choices: tuple[str, ...]) -> None:

@@ -43,7 +43,7 @@ class EngineFailed(Message, frozen=True):
 
 
 class StepReport(Message, frozen=True, omit_defaults=True):
-    """What one step brought about."""
+    """The results of one step."""
 
     outputs: list[Output] = msgspec.field(default_factory=list)
     failures: list[Failure] = msgspec.field(default_factory=list)
@@ -53,7 +53,7 @@ class StepReport(Message, frozen=True, omit_defaults=True):
     logprobs: dict[str, Logprobs] = msgspec.field(default_factory=dict)
     """Log-probabilities of the tokens in `progress`, for requests that ask for them."""
     texts: dict[str, NewText] = msgspec.field(default_factory=dict)
-    """From an engine that takes text: what belongs to the tokens in `progress`."""
+    """Text of the tokens in `progress`, from an engine that takes text."""
 
 
 class Heartbeat(Message, frozen=True):

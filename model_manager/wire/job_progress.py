@@ -29,13 +29,13 @@ class RowLife(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     """The row's id, 200 characters at most; empty for a server's request."""
     queued: float = 0.0
-    """From the manager's receipt to the first step; of a server's request, from its arrival."""
+    """Seconds from the manager's receipt (of a server's request, from its arrival) to the first step."""
     prefill: float = 0.0
-    """From the first step to the first token, or to the end if none is generated. Of a server's request that runs or
-    failed, from its arrival.
+    """Seconds from the first step (of a server's request that runs or failed, from its arrival) to the first token, or
+    to the end if no token is generated.
     """
     decode: float = 0.0
-    """From the first token to the last."""
+    """Seconds from the first token to the last."""
     prompt_tokens: int = 0
     """Tokens of the prompt."""
     generated_tokens: int = 0
@@ -109,7 +109,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float = 0.0
     """Generated tokens a second, lately."""
     seconds_left: float | None = None
-    """At this speed; null if it is not known."""
+    """Seconds left at this speed; null if not known."""
     dead_letters: list[FailedRow] = []
     """The latest; none if workers are other processes."""
     rows: list[RowLife] = []
@@ -131,7 +131,7 @@ class JobFile:
         partial.replace(self._path)
 
     def remove(self) -> None:
-        """Take it away."""
+        """Remove the job's file."""
         with contextlib.suppress(OSError):
             self._path.with_suffix(".partial").unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def join(cls, parts: Iterable[Logprobs]) -> Logprobs:
-        """One after the other."""
+        """Join parts, one after the other."""
         found = list(parts)
         return cls(
             logprobs=[each for part in found for each in part.logprobs],
@@ -45,7 +45,7 @@ class Logprobs(msgspec.Struct, frozen=True, omit_defaults=True):
         return Logprobs(self.logprobs[part], self.greedy[part], *tops, self.token_ids[part], self.tokens[part])
 
     def each(self) -> list[Logprobs]:
-        """One for each token."""
+        """Log-probabilities of each token by itself."""
         return [self] if len(self) == 1 else [self.part(at, at + 1) for at in range(len(self))]
 
     def __len__(self) -> int:

@@ -116,7 +116,7 @@ class ModelReady(Message, frozen=True):
     """The model is loaded."""
 
     key: str
-    """By which the client names the model from now on."""
+    """Key by which the client names the model from now on."""
     info: ModelInfo
     unmet: list[UnmetSetting]
     """What this client asked for and does not get."""

@@ -178,7 +178,7 @@ class SamplingParams(
             _check("logit_bias", {token: bias}, held, f"{_TOKEN_IDS}, each with -100 to 100")
 
     def unsampled(self) -> Self:
-        """These parameters without those that are about generating."""
+        """The scheduling parameters alone, without those about generating."""
         return type(self)(**{name: getattr(self, name) for name in SCHEDULING})
 
     @classmethod

@@ -83,4 +83,4 @@ PRESETS = {
         health="/v2/health/ready",
     ),
 }
-"""By name."""
+"""The presets by their names."""

@@ -79,7 +79,7 @@ class TlsReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """As many bytes as are there, at least one; 0 at the end of the stream."""
+        """Read the bytes that are there, at least one. Returns their number, 0 at the end of the stream."""
         while not self._opened:
             received = self._sock.recv(_CHUNK_BYTES)
             if not received:

@@ -54,7 +54,7 @@ def _parts(figures: Figures, points: Sequence[Point], width: int, room: int) -> 
 
 
 def _titled(title: str, parts: Sequence[RenderableType]) -> Iterator[RenderableType]:
-    """Nothing without a part."""
+    """The parts under a title; nothing if there are none."""
     if parts:
         yield Rule(title, align="left", style="bright_black")
         yield from parts

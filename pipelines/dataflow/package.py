@@ -103,7 +103,7 @@ def wheel_of(installed: Distribution, folder: Path) -> Path:
 
 
 def _belongs(file: PackagePath) -> bool:
-    """Not what an installer added: scripts outside of the folder, compiled modules, its own notes."""
+    """Whether a file is the package's own. An installer adds scripts elsewhere, compiled modules and its own notes."""
     if file.is_absolute() or ".." in file.parts or "__pycache__" in file.parts:
         return False
     return not (file.parts[0].endswith(".dist-info") and file.name in _OF_INSTALLERS)

@@ -47,7 +47,7 @@ class ArrangedWorkers:
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Beam's resource hints for the step that runs the model."""
     shown: list[Row] = field(default_factory=list)
-    """For the eye: what, and which."""
+    """Rows of text for the user: the option, and its value."""
 
 
 def arrange_workers(

@@ -51,7 +51,7 @@ def _check_class(path: str) -> None:
 
 
 def _nearest(given: str) -> str:
-    """That all names end alike makes none near."""
+    """A hint at a runner with a similar name. The common ending of all names does not count."""
     names = {name.lower().removesuffix("runner"): name for name in StandardOptions.KNOWN_RUNNER_NAMES}
     near = nearest(given.lower().removesuffix("runner"), names)
     return f" (did you mean {names[near]}?)" if near else ""

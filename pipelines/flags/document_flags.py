@@ -125,7 +125,7 @@ def _labels_of(given: str) -> list[str] | dict[str, str]:
 
 
 def _told(flag: str, check: Callable[[], Any]) -> Any:
-    """What it gives."""
+    """Run a check and return its result. Its errors name the flag."""
     try:
         return check()
     except ConfigError as error:

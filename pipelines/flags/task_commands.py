@@ -57,9 +57,9 @@ class TaskCommand:
     """Sampling parameters that have another default than elsewhere."""
     chat: str = "auto"
     add_files: Callable[[Any], None] | None = None
-    """For a task on documents: add the flags that name files."""
+    """Adds the flags that name files, for a task on documents."""
     read_files: Callable[[argparse.Namespace, dict[str, Any]], Any] | None = None
-    """For a task on documents: the settings that these flags and others say, checked."""
+    """Reads the settings that these flags and others say, and checks them, for a task on documents."""
 
     @property
     def documents(self) -> bool:

@@ -54,7 +54,7 @@ def _follow(result: PipelineResult, tell: Tell, ended: threading.Event) -> None:
 
 
 def _state(result: PipelineResult) -> str:
-    """Not `result.state`: that writes what the waiting thread reads."""
+    """The job's state, asked from the service: `result.state` would write what the waiting thread reads."""
     request = beam_job_api_pb2.GetJobStateRequest(job_id=job_id(result))
     state: str = beam_job_api_pb2.JobState.Enum.Name(result._job_service.GetState(request).state)
     return state

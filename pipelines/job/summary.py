@@ -46,7 +46,7 @@ class Outcome:
     recomputed_tokens: int = 0
     """Tokens that were computed again, after preemptions and deaths of engines and managers."""
     seconds: float = 0.0
-    """From the first request to the end of the last."""
+    """Seconds from the first request to the end of the last."""
     startup: float = 0.0
     """Seconds before the first request; the model was loaded in them."""
     files: list[str] = field(default_factory=list)

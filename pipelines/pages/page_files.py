@@ -18,9 +18,9 @@ from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.files.object_stores import is_local
 
 _MARK = b'<meta name="generator" content="millrace">'
-"""In the head of every page (templates/base.html)."""
+"""A line in the head of every page (templates/base.html)."""
 _BROKEN = re.compile(rb'<span class="badge bad">(interrupted|failed)<')
-"""In the report of a job that did not end (templates/report.html)."""
+"""A badge in the report of a job that did not end (templates/report.html)."""
 _HEAD = 4096
 """Bytes of a file that the mark is looked for in."""
 

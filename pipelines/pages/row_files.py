@@ -157,7 +157,7 @@ class ParquetRows:
             self.known = rows
 
     def count(self) -> int:
-        """Known from the file's end."""
+        """Number of rows, known from the file's end."""
         return self.known
 
     def scan(self, *, spent: bool = True) -> Iterator[Row]:

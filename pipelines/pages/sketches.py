@@ -121,7 +121,7 @@ class Lowest:
             heapq.heapreplace(self._heap, (-value, number))
 
     def kept(self) -> list[int]:
-        """Their numbers, in order."""
+        """Numbers of the kept rows, in order."""
         return sorted(number for _, number in self._heap)
 
 

@@ -59,7 +59,7 @@ class _Before:
         self._was_marked = files.is_marked()
 
     def restore(self) -> None:
-        """Unless rows were written."""
+        """Restore the files, unless rows were written."""
         if self._files.has_unfinished_rows() or self._files.fingerprints() != self._finished:
             return
         self._note_again()

@@ -125,7 +125,7 @@ def _reader(inputs: Sequence[Address], rows: dict[str, Any], limit: int | None) 
 
 
 def writer(options: JobOptions) -> beam.PTransform:
-    """What takes `(results, failed, unreadable)`."""
+    """The transform that takes and writes `(results, failed, unreadable)`."""
     letters = options.letters
     if are_same_files(options.output, letters):
         return _writer(options.output, options, options.output_format)

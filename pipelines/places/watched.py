@@ -67,7 +67,7 @@ def fixed_folder(pattern: str) -> Path:
 
 
 def _matches(pattern: list[str], path: list[str]) -> bool:
-    """As glob has it: `**` is any number of folders, and no wildcard is a name's leading dot."""
+    """Whether a path matches as in glob: `**` is any number of folders, and no wildcard is a name's leading dot."""
     if not pattern or not path:
         return not pattern and not path
     if pattern == ["**"]:

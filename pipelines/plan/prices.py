@@ -35,7 +35,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_gb: float
     disk_gb: float = 0.0
     gpus: dict[str, float] = {}
-    """By the names that `--gpu` takes."""
+    """Prices of GPUs, by the names that `--gpu` takes."""
     machines: dict[str, Size] = {}
     """Sizes of machines that are not known by their names."""
     machine_hours: dict[str, float] = {}

@@ -20,7 +20,7 @@ class _Figure(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> dict[str, str]:
-        """What tells it from others."""
+        """Names and values that tell this figure from others."""
         return self.match | {"engine": self.engine}
 
     def __str__(self) -> str:

@@ -45,7 +45,7 @@ class TokenCounts:
     unreadable: int
     """Sampled rows that would be dead letters."""
     prompt_tokens: int
-    """In the sampled rows together."""
+    """Prompt tokens of all sampled rows together."""
     most_generated: int
     """What these rows' parameters allow them to generate together."""
     prompt_error: float
@@ -156,7 +156,7 @@ class _Response(msgspec.Struct):
 class _Completed(msgspec.Struct):
     usage: _CompletedUsage | None = None
     response: _Response | None = None
-    """For a row in OpenAI's batch format."""
+    """The response, in a row of OpenAI's batch format."""
 
     @property
     def completion_tokens(self) -> int:

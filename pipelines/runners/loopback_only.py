@@ -32,13 +32,13 @@ _CONTINUE = 1
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _CALLS = {"x86_64": (0xC000003E, 49, 50, 317), "aarch64": (0xC00000B7, 200, 201, 277)}
-"""By machine: its name in filters, and the numbers of its calls bind, listen and seccomp."""
+"""System calls by machine: its name in filters, and the numbers of its calls bind, listen and seccomp."""
 _PIDFD_GETFD = 438
 _ALL = {
     socket.AF_INET: (4, (bytes(4),)),
     socket.AF_INET6: (8, (bytes(16), bytes(10) + b"\xff\xff" + bytes(4))),
 }
-"""By family: where the address begins in its structure, and the addresses that mean "all addresses"."""
+"""Offset of the address in its structure, by family, and the addresses that mean "all addresses"."""
 _UNBOUND = 0
 """Port of a socket that has no address."""
 _PROBE = """
@@ -51,7 +51,7 @@ sys.exit({each.getsockname()[0] for each in (bound, unbound)} != {"127.0.0.1"})
 
 
 def on_loopback(command: Sequence[str]) -> list[str]:
-    """What runs `command` like that."""
+    """The command line that runs `command` with its ports held to loopback."""
     return [sys.executable, "-I", "-S", __file__, *command]
 
 

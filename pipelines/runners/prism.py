@@ -51,7 +51,10 @@ class OwnPrism(PortableRunner, PrismRunner):
 
     @staticmethod
     def start_and_replace_loopback_environments(pipeline: Any, options: PipelineOptions) -> list[Callable[[], Any]]:
-        """As Beam's, whose pool of workers anybody in the network may have run what they like; gives what ends it."""
+        """Replaces Beam's own, whose pool of workers runs anything for anybody in the network.
+
+        Returns callables that end the pool.
+        """
         environments = pipeline.components.environments.values()
         loopback = [each for each in environments if each.urn == python_urns.EMBEDDED_PYTHON_LOOPBACK]
         if not loopback:
@@ -96,7 +99,7 @@ class _Server(PrismJobServer):
             self._log_filter = None  # it would have Prism's lines logged whatever the level
 
     def stop(self) -> Any:
-        """Also where it was never started."""
+        """Stop the server; does nothing if it was never started."""
         return super().stop() if self._server is not None else None
 
     def subprocess_cmd_and_endpoint(self) -> tuple[list[Any], str]:

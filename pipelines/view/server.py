@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Not which Python this is."""
+        """The server's name. It does not tell which Python this is."""
         return "millrace"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the library)

@@ -46,7 +46,7 @@ class Written:
     params: SamplingParams
 
     def row(self, row_id: str) -> dict[str, Any]:
-        """As a row of a job's input. A row's own priority makes it later, never earlier than other jobs' rows."""
+        """The question as a row of a job's input. A row's own priority can only put it after other jobs' rows."""
         params = msgspec.structs.replace(self.params, priority=max(0, self.params.priority - INTERACTIVE))
         is_chat = isinstance(self.prompt, list) and bool(self.prompt) and isinstance(self.prompt[0], Mapping)
         content = {"messages" if is_chat else "prompt": self.prompt}
@@ -68,11 +68,11 @@ class _WritingClient:
         return prompt
 
     def submit(self, prompt: Any, params: SamplingParams, **_: Any) -> Written:
-        """What is asked."""
+        """Note the question."""
         return Written(prompt, params)
 
     def embed(self, prompt: Any, params: SamplingParams, **_: Any) -> Written:
-        """What is asked."""
+        """Note the question."""
         return Written(prompt, params)
 
 
@@ -118,5 +118,5 @@ class Desk:
         return answers
 
     def written(self, question: Question) -> Written:
-        """What a question would submit."""
+        """What a question submits, noted."""
         return cast(Written, question.ask(self._client, "", None, True))

@@ -41,7 +41,7 @@ _ENDS_OF_LINES = tuple((each.encode(), b"\\u%04x" % ord(each)) for each in "\u00
 
 @dataclass
 class Finished:
-    """What was written."""
+    """Counts of what was written."""
 
     total: int = 0
     completed: int = 0
@@ -53,7 +53,7 @@ class Finished:
 
     @property
     def counts(self) -> Counts:
-        """As the batch shows them."""
+        """The counts as the batch shows them."""
         return Counts(self.total, self.completed, self.failed)
 
     @property

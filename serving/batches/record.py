@@ -73,7 +73,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, status=status, **entered, **changes)
 
     def shown(self) -> dict[str, Any]:
-        """As OpenAI's clients read it. Files are named once they are there."""
+        """The record as OpenAI's clients read it. Files are named once they exist."""
         shown = {name: value for name, value in msgspec.to_builtins(self).items() if name not in LEFT_OUT}
         errors = {"object": "list", "data": msgspec.to_builtins(self.problems)} if self.problems else None
         files = {} if self.has_ended else {"output_file_id": None, "error_file_id": None}

@@ -36,7 +36,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     purpose: Purpose
 
     def shown(self) -> dict[str, Any]:
-        """As OpenAI's clients read it."""
+        """The file's record as OpenAI's clients read it."""
         return {**msgspec.structs.asdict(self), "object": "file", "status": "processed", "expires_at": None}
 
 

@@ -111,7 +111,7 @@ class HttpConnection(HttpToolsProtocol):
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """The connection is gone."""
         self._keep()
         super().connection_lost(exc)
         watchers, self._watchers = self._watchers, None

@@ -73,7 +73,7 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """As clients read it."""
+        """The error as clients read it."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:

@@ -45,13 +45,13 @@ class Observer(Protocol):
     """Is told of requests for answers of the model."""
 
     def started(self, request: Observed) -> None:
-        """It was taken on."""
+        """A request was accepted."""
 
     def first_token(self, request: Observed) -> None:
         """A stream has its first token."""
 
     def finished(self, request: Observed) -> None:
-        """It ended, however it ended; told once for each that started."""
+        """A request ended, however it ended. Called once for each request that started."""
 
 
 class RequestLog:

@@ -42,7 +42,7 @@ class BodyMemory:
         return True
 
     def give(self, count: int) -> None:
-        """So many bytes are free again."""
+        """Give back `count` bytes."""
         self._used -= count
 
 
@@ -112,7 +112,7 @@ class Incoming:
         return data
 
     def close(self) -> None:
-        """It takes no memory any more; again does nothing."""
+        """Free the body's memory. A second call does nothing."""
         self._data = bytearray()
         self._memory.give(self._counted)
         self._counted = 0

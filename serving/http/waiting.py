@@ -75,7 +75,7 @@ class Limit:
         return self
 
     def end(self) -> None:
-        """Its time is up."""
+        """End the block: its time is up."""
         self._is_over = True
         self._task.cancel()
 

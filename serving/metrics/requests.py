@@ -110,7 +110,7 @@ class RequestCollector(Collector):
 
 
 def _time_to_first_token(request: Observed) -> float:
-    """As it was seen in a stream; else the engine's time from first to last token tells when it was there."""
+    """Seconds to the first token: as seen in a stream, else by the engine's time from the first token to the last."""
     if request.first_token is not None:
         return request.first_token - request.since
     return max(0.0, request.seconds - max(map(_generating, request.outputs)))

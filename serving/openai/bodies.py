@@ -178,5 +178,5 @@ def ignored_header(names: Iterable[str]) -> dict[str, str]:
 
 
 def _printable(name: str) -> str:
-    """As a header can hold it."""
+    """The name as a header can hold it."""
     return "".join(each if " " < each <= "~" and each != "," else "?" for each in name[:_LONGEST_NAME])

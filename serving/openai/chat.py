@@ -63,7 +63,7 @@ class ChatAnswer(RouteAnswer):
     prefix, whole_kind, part_kind, is_chat = "chatcmpl", "chat.completion", "chat.completion.chunk", True
 
     def __init__(self, *given: Any) -> None:
-        """As RouteAnswer; last what may be called."""
+        """`given`: RouteAnswer's arguments, then the functions that may be called."""
         *common, calling = given
         super().__init__(*common)
         self._calling: Calling = calling

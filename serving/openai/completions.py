@@ -62,8 +62,8 @@ class CompletionAnswer(RouteAnswer):
     prefix, whole_kind, part_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, *given: Any) -> None:
-        """As RouteAnswer; last the parameters, the prompts' texts where they are to be echoed, and whether nothing else
-        is asked (`max_tokens` of 0).
+        """`given`: RouteAnswer's arguments, then the parameters, the prompts' texts if they are to be echoed, and
+        whether the echo is all that is asked for (`max_tokens` of 0).
         """
         *common, params, echoed, is_echo_alone = given
         super().__init__(*common)

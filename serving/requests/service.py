@@ -109,7 +109,7 @@ class Service:
         self._inflight[client] += 1
 
     def give_slot(self, client: Hashable) -> None:
-        """Count it no longer."""
+        """Give back a client's slot."""
         self._inflight[client] -= 1
         if not self._inflight[client]:
             del self._inflight[client]

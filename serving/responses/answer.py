@@ -110,12 +110,12 @@ class ResponseEvents:
         self._is_cut = False
 
     def first(self) -> list[dict[str, Any]]:
-        """That it is begun."""
+        """Events of the answer's beginning."""
         begun = self._answer.begun()
         return [self._event("response.created", response=begun), self._event("response.in_progress", response=begun)]
 
     def of(self, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Those of one part."""
+        """Events of one part of the answer."""
         delta = choice["delta"]
         if delta.get("content"):
             yield from self._text(delta["content"], (choice.get("logprobs") or {}).get("content") or [])
@@ -124,7 +124,7 @@ class ResponseEvents:
         self._is_cut = self._is_cut or choice["finish_reason"] == _CUT
 
     def last(self, ends: Sequence[End]) -> Iterator[dict[str, Any]]:
-        """That it has ended."""
+        """Events of the answer's end."""
         if not self._items:
             yield from self._open(message_item(_new("msg"), "", "in_progress"))
         yield from self._close(is_last=True)

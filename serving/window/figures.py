@@ -62,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figures(seen: Snapshot, requests: Iterable[RowLife] = (), server: ServerFigures | None = None) -> Figures:
-    """`requests`: the server's."""
+    """Figures of a look at the machine. `requests`: the server's own."""
     stats = [model.stats for model in seen.status.models] if seen.status else []
     named = {job.job for job in seen.jobs}
     rows = sorted([*requests, *(row for job in seen.jobs for row in job.rows)], key=lambda row: row.at)

@@ -47,7 +47,7 @@ class RecentRequests:
 
 
 def _running(request: Observed, now: float) -> RowLife:
-    """As far as it has come; what comes before the first token is not told apart yet."""
+    """The life of a running request so far. The time before its first token is not divided yet."""
     first = now if request.first_token is None else request.first_token
     return RowLife(at=time.time(), of=request.route, prefill=first - request.since, decode=now - first, state="running")
 

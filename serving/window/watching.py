@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a viewer is sent."""
+    """A message to a viewer."""
 
     figures: Figures
     """The latest."""
@@ -69,7 +69,7 @@ class Watching:
         return not self._end.is_set()
 
     async def _run(self) -> None:
-        """Until nobody watches."""
+        """Look and tell the viewers, until nobody watches."""
         while self._viewers and not self._end.is_set():
             try:
                 self._latest = self._history.add(await asyncio.to_thread(self._look))

@@ -37,7 +37,7 @@ class PubSub:
     """A running server."""
 
     address: str
-    """For PUBSUB_EMULATOR_HOST."""
+    """Value of PUBSUB_EMULATOR_HOST."""
     status: str
 
     def topic(self, name: str | None = None) -> str:

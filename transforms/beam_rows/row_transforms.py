@@ -80,7 +80,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def shape(self) -> RowShape:
-        """Which fields are which."""
+        """The meaning of the rows' fields."""
         return RowShape(
             prompt_column=self.prompt_field,
             id_column=self.id_field,

@@ -148,8 +148,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_reason: str | int | None = None
     """The stop string or stop token id that matched."""
     closed_at: int | None = None
-    """For a constrained output that `max_tokens` cut: the offset in `text` (characters, from 0) where the added ending
-    begins. The model wrote what stands before it.
+    """Offset in `text` (characters, from 0) where an added ending begins, if `max_tokens` cut a constrained output. The
+    model wrote what stands before it.
     """
     usage: Usage = Usage()
     """Tokens of the request."""
@@ -171,7 +171,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     forced: list[int] = []
     """Positions in `token_ids` whose token was the only one that the constraint allowed."""
     choices: list[Choice] = []
-    """With `n` over 1 all answers, the first among them."""
+    """All answers if `n` is over 1, the first among them."""
     prompt_hash: str = ""
     """16 hex digits of the prompt and the row's own parameters, by which `--resume` tells rows of one id apart."""
     columns: dict[str, Any] = {}

@@ -47,11 +47,11 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
     template: str | None = None
     """Makes the prompt of the row's columns."""
     prompt_column: str | None = None
-    """By default the one of `default_columns` that the row has."""
+    """Column that holds the prompt. Default: the one of `default_columns` that the row has."""
     documents: bool = False
     """Whether what a row has is a document, and no prompt."""
     id_column: str | None = None
-    """By default `id`, else `custom_id`."""
+    """Column that holds the row's id. Default: `id`, else `custom_id`."""
     row_params: bool = True
     """Whether sampling parameters are taken from the row."""
 
@@ -63,7 +63,7 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def default_columns(self) -> tuple[str, ...]:
-        """Those that the prompt may be in."""
+        """Columns that the prompt may be in by default."""
         return (
             ()
             if self.template is not None
@@ -74,7 +74,7 @@ class RowShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_columns(self) -> tuple[str, ...]:
-        """Those that the prompt may be in: the one that is named, or the default ones. With a template, all of its."""
+        """Columns that the prompt may be in: the named one, or the default ones. With a template, all of its."""
         if self.template is not None:
             return columns_of(self.template)
         return (self.prompt_column,) if self.prompt_column else self.default_columns

@@ -55,7 +55,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Spent(TypedDict):
-    """Those fields of a result that say what it took."""
+    """Fields of a result that say what it took."""
 
     usage: Usage
     timings: Timings

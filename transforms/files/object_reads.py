@@ -81,7 +81,7 @@ class _Stored(NamedTuple):
 
 
 def _look_up(path: str) -> _Stored:
-    """As the store says now."""
+    """Size and checksum of a file, asked from the store now."""
     files = FileSystems.get_filesystem(path)
     size = repeated(path, "read", lambda: files.metadata(path).size_in_bytes)
     has_checksum = FileSystems.get_scheme(path) == "gs"

@@ -72,7 +72,7 @@ class CuttingClient(Client, Protocol):
     def submit(
         self, prompt: Content, params: SamplingParams, *, request_id: str, may_be_cut: bool = False
     ) -> Future[Output]:
-        """As Client; `may_be_cut`: an answer that `max_tokens` cuts before it meets its constraint is one."""
+        """See Client. `may_be_cut`: an answer that `max_tokens` cuts before it meets its constraint is valid."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def match_files(patterns: list[str], flag: str = "--input") -> list[FileMetadata
 
 
 def match_files_and_warn(patterns: list[str]) -> list[FileMetadata]:
-    """As match_files; files that are matched more than once are told."""
+    """Match files as match_files does, and warn of files that are matched more than once."""
     found = _by_file(patterns, "--input")
     repeated = [names for names in found.values() if len(names) > 1]
     if repeated:

@@ -106,7 +106,7 @@ class WriteMessages(beam.PTransform):
     """
 
     def __init__(self, topic: Any) -> None:
-        """`topic`: the address of one."""
+        """`topic`: the address of a topic."""
         super().__init__()
         self.topic = topic
         self._gives_letters = False
@@ -131,7 +131,7 @@ class SendDoFn(ConnectedDoFn[Address, Connection]):
     """Elements → dead letters for elements that are too large. A bundle ends when the broker has everything."""
 
     def __init__(self, topic: Address, *, gives_letters: bool) -> None:
-        """`gives_letters`: rather than send them."""
+        """`gives_letters`: give dead letters instead of sending them."""
         super().__init__(topic)
         self._gives_letters = gives_letters
 

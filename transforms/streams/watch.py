@@ -109,7 +109,7 @@ class PollPatterns(PollFn):
     """
 
     def __init__(self, interval: float, settle: float) -> None:
-        """Both in seconds."""
+        """`interval` and `settle` are in seconds."""
         self._interval = interval
         self._settle = settle
         self._behind = settle + 2 * interval

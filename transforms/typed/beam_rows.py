@@ -138,7 +138,7 @@ def row_class(record: Record) -> Any:
 
 
 def _records_in(shape: Shape) -> Iterator[Record]:
-    """Those that no other stands around."""
+    """The outermost records in a shape."""
     for inner in children(shape):
         yield from [inner] if isinstance(inner, Record) else _records_in(inner)
 

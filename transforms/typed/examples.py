@@ -116,7 +116,7 @@ def _may_be_null(schema: Any) -> bool:
 
 
 def _any_json(value: Any, path: str) -> str:
-    """As rows have it, which is text, or as it is meant."""
+    """Any JSON of an example, as text: given as rows have it, which is text, or as a value."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

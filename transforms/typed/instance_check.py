@@ -56,7 +56,7 @@ def _check_member(member: Member, value: Any, path: str) -> None:
 
 
 def _check_remade(record: Record, value: Any, path: str) -> None:
-    """As it is behind Beam's coder, where the class's own code may run again."""
+    """Check the instance as Beam's coder remakes it: the class's own code may run again there."""
     try:
         remade(record, {member.name: getattr(value, member.name) for member in record.members})
     except Exception as error:  # a user's code raises any error

@@ -22,7 +22,7 @@ _DECODER = JSONDecoder(parse_float=Decimal)
 _SPACE = " \t\r\n"
 _PLACE = re.compile(r"\[\d+\]")
 Range = tuple[int, int]
-"""From a character up to another, the latter not included."""
+"""Begin and end of characters; the end is not included."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class _Reader:
         return found, end
 
     def skipped(self, at: int) -> int:
-        """Past white space."""
+        """The position after white space."""
         while at < len(self._answer) and self._answer[at] in _SPACE:
             at += 1
         return at

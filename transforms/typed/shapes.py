@@ -94,10 +94,10 @@ class Member:
     """One of a record's values."""
 
     name: str
-    """In rows: an identifier."""
+    """Name in rows: an identifier."""
     shape: Shape
     key: str
-    """In JSON."""
+    """Name in JSON."""
     question: str = ""
     """Asked in the key itself, see Ask."""
     hint: str = ""

@@ -78,7 +78,7 @@ COMMON_FIELDS = [PARQUET_SCHEMA.field(name) for name in _COMMON]
 
 
 def _task_schema(result: pa.Field) -> pa.Schema:
-    """That of completions, with another result."""
+    """The schema of completions, with another result."""
     return pa.schema([PARQUET_SCHEMA.field("id"), result, PARQUET_SCHEMA.field("finish_reason"), *COMMON_FIELDS])
 
 
@@ -133,7 +133,7 @@ def _found(result: Result) -> dict[str, Any]:
 
 
 def _common(result: Completion | Result) -> dict[str, Any]:
-    """What every result may have."""
+    """Columns that every result may have."""
     row: dict[str, Any] = {"usage": result.usage, **_maker(result)}
     if result.prompt_hash:
         row["prompt_hash"] = result.prompt_hash
@@ -201,7 +201,7 @@ def write_rows(lines: Iterable[bytes], stream: BinaryIO, path: str, schema: pa.S
 
 
 def write_parquet(lines: Iterable[bytes], stream: BinaryIO, schema: pa.Schema | None = None) -> int:
-    """As write_rows, to a Parquet file."""
+    """Write rows as write_rows does, to a Parquet file."""
     rows = (_parquet_row(msgspec.json.decode(line)) for line in lines)
     groups = _groups(rows if schema is None else (arrow_row(line, schema) for line in lines))
     first = next(groups, [])

@@ -95,7 +95,10 @@ class WriteCompletions(beam.PTransform):
         )
 
     def _clean_up(self, written: Any) -> None:
-        """No side input: Beam's runner for Flink takes no checkpoint while one is waited for. Nor can it keep None."""
+        """Clean up without a side input: Beam's runner for Flink takes no checkpoint while one is waited for.
+
+        Nor can it keep None, so "no path" is an empty string.
+        """
         in_one_window = written | "In one window" >> beam.WindowInto(GlobalWindows())
         paths = in_one_window | "Paths" >> beam.Map(lambda file: file.path).with_output_types(str)
         no_path = written.pipeline | "Once" >> beam.Create([""])

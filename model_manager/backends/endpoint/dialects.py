@@ -161,7 +161,7 @@ class TextDialect:
 
 
 def given(params: SamplingParams, names: Collection[str]) -> dict[str, Any]:
-    """Those parameters that are not at their default."""
+    """The parameters of these names that are not at their default."""
     fields = ((name, getattr(params, name)) for name in SamplingParams.__struct_fields__ if name in names)
     return {name: value for name, value in fields if value != getattr(_DEFAULTS, name)}
 

@@ -134,7 +134,7 @@ class EndpointRequests:
             self._pump()
 
     def _keep(self, entry: _Entry, kept: Kept) -> None:
-        """Its answer has more tokens."""
+        """Keep further tokens of a request's answer."""
         now, count = self._loop.time(), len(kept.token_ids)
         entry.first_token = now if entry.first_token is None else entry.first_token
         entry.num_kept += count
@@ -148,7 +148,7 @@ class EndpointRequests:
         self._throughput.add(now, generated)
 
     def _finish(self, entry: _Entry, result: Output | Failure) -> None:
-        """A request's one result."""
+        """End a request with its one result."""
         if self._entries.get(entry.request.request_id) is not entry:
             return
         del self._entries[entry.request.request_id]

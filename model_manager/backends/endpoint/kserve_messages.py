@@ -29,7 +29,7 @@ _TABLE = {
     "ModelInferRequest": ("model_name=1 string", "inputs=5 InferTensor*", "outputs=6 InferRequestedOutputTensor*"),
     "ModelInferResponse": ("model_name=1 string", "outputs=5 InferTensor*", "raw_output_contents=6 bytes*"),
 }
-"""By message: `name=number type`, with a star where there are any number of them."""
+"""Fields by message: `name=number type`, with a star for a repeated field."""
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",

@@ -17,7 +17,7 @@ class Mailbox:
         self._results: queue.SimpleQueue[Output | Failure | Exception] = queue.SimpleQueue()
         self._kept: dict[str, Kept] = {}
         self._lock = threading.Lock()
-        """For `_kept`."""
+        """The lock of `_kept`."""
 
     def put(self, result: Output | Failure) -> None:
         """A request has ended."""

@@ -246,7 +246,7 @@ def _windows(config: Any) -> list[int | None]:
 
 
 def _rope(config: Any) -> Rope | None:
-    """As transformers makes it from the config, or has made it before; None for a model with several."""
+    """The rotary embedding that transformers makes from the config, or has made before; None if a model has several."""
     if isinstance(computed := getattr(config, COMPUTED_ROPE, None), Rope):
         return computed
     parameters = config.rope_parameters
@@ -298,7 +298,7 @@ _ACTIVATIONS = {
     },
     False: {"gelu_pytorch_tanh": Epilogue.GELU_TANH},
 }
-"""By whether there is a gate, and by the config's name."""
+"""Activations, by whether there is a gate, and by the config's name."""
 _PLANNERS: dict[str, Callable[[Any], DecoderPlan | None]] = {
     "GemmaForCausalLM": _plan_llama,
     "LlamaForCausalLM": _plan_llama,

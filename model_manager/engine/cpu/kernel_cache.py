@@ -100,7 +100,7 @@ def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _remove_damaged_once(folder: Path, _files_now: object) -> None:
-    """Not again for each kernel of a start, unless a file has changed meanwhile."""
+    """Remove damaged files once per start, not for each kernel, unless a file has changed meanwhile."""
     _remove_damaged(folder)
 
 

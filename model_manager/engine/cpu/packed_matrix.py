@@ -41,7 +41,7 @@ class PackedMatrix:
 
     @classmethod
     def empty(cls, in_features: int, columns: list[int], fmt: Format) -> Self:
-        """Without weights."""
+        """A matrix without weights yet."""
         assert in_features % 4 == 0
         outputs = sum(columns)
         scales = torch.zeros(outputs if fmt == Format.INT8 else 0)

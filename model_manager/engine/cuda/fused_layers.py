@@ -23,7 +23,7 @@ _ROWS = 5
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """A few roundings of the format, as a part of a row's size: kernels round once, at their end."""
 _LARGE = 30.0
-"""By which rows are multiplied a second time, so that a part that limits its values shows it."""
+"""Factor of the rows on a second try, so that a module that limits its values shows it."""
 _NORM_ELEMENTS = 2048
 _GATE_BLOCK = 1024
 _ROPE = "apply_rotary_pos_emb"
@@ -32,7 +32,7 @@ _ACTIVATIONS: dict[bool, Callable[[torch.Tensor], torch.Tensor]] = {
     False: silu,
     True: functools.partial(gelu, approximate="tanh"),
 }
-"""By whether `layer_kernels.gate` is told GELU."""
+"""Activations, by whether `layer_kernels.gate` is told GELU."""
 
 
 class FusedLayers:

@@ -29,7 +29,7 @@ class KeptPass:
     """One check of one load, and whether it has passed before."""
 
     def __init__(self, placement: Placement, check: str) -> None:
-        """`check` names it."""
+        """`check`: the name of the check."""
         self._content = msgspec.json.encode({"check": check} | _conditions(placement))
         self._file = cache_folder() / _FOLDER / hashlib.sha256(self._content).hexdigest()[:32]
         self._rank = placement.rank

@@ -23,7 +23,7 @@ _TOKENS = 4
 _MARK = 7919
 """First number of a mask made by `_noted_mask`; the second is the window."""
 _ALL, _OTHER = 0, -1
-"""In place of a window: every earlier position, and anything else."""
+"""Values in place of a window: every earlier position, and anything else."""
 
 Windows = tuple[int | None, ...]
 

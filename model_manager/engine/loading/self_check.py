@@ -38,7 +38,7 @@ class Tolerance:
 
 
 EXACT = Tolerance(1e-3, every_row=True)
-"""For float32 on a CPU; a different computation is off by a few percent, up to 1, in most rows."""
+"""Tolerance of float32 on a CPU; a different computation is off by a few percent, up to 1, in most rows."""
 _ROUGH = {torch.float32: 0.02, torch.bfloat16: 0.12, torch.float16: 0.04}
 _ROUNDED_WEIGHTS, _ROUNDED_CACHE = 0.12, 0.3
 """Three times what rounding comes to in 48 layers of OLMo 2, which is more than in other architectures."""

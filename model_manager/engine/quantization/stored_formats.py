@@ -149,7 +149,7 @@ FORMATS: dict[str, StoredFormat] = {
     "bitsandbytes": StoredFormat(("SCB", "weight.quant_map"), _bitsandbytes),
     "fp8": StoredFormat(("weight_scale_inv",), _fp8),
 }
-"""By the `quant_method` that a config.json names."""
+"""Formats by the `quant_method` that a config.json names."""
 
 
 def refusal(config: Mapping[str, Any]) -> str | None:

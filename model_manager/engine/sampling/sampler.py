@@ -36,7 +36,7 @@ class Samples:
     possible: list[bool]
     """False where the row's own rules leave no token: that row's token means nothing."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
-    """By row, for the rows that want them."""
+    """Log-probabilities by row, for the rows that want them."""
 
     def check(self, row: int) -> None:
         """Raise what is wrong with the row's request, if its token means nothing."""

@@ -40,7 +40,7 @@ class WaitingQueue:
         return self._sequences.get(request_id)
 
     def values(self) -> list[Sequence]:
-        """All, in order."""
+        """All waiting sequences, in order."""
         return sorted(self._sequences.values(), key=_rank)
 
     def add(self, sequence: Sequence) -> None:

@@ -68,7 +68,7 @@ class Recorder:
         """`models`: whether a model, by its name, is one of the job's."""
         self.series = Series()
         self.engines: dict[str, EngineRecord] = {}
-        """By the models' keys."""
+        """Records of engines by the models' keys."""
         self.is_shared = False
         """Another job's requests ran beside."""
         self._job = job
@@ -79,7 +79,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def read(self) -> Status | None:
-        """What the manager says; noted."""
+        """Read the manager's status, and note it."""
         status = self._read()
         with self._lock:
             self._note(status)

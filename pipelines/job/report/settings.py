@@ -61,7 +61,7 @@ def _settings(options: JobOptions) -> Iterator[tuple[str, Any]]:
 def _others(
     settings: msgspec.Struct, defaults: msgspec.Struct, leave_out: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """What differs from the defaults."""
+    """Settings that differ from the defaults, with their values."""
     for name in settings.__struct_fields__:
         value = getattr(settings, name)
         if name not in leave_out and value != getattr(defaults, name):

@@ -64,7 +64,7 @@ class _Send(SendDoFn[KafkaTopic, "_Sender"]):
                     raise KafkaFailed(f"{self._address}: takes not even the dead letter of {sent.message.key}")
 
     def _letter_of(self, sent: _Sent) -> Iterator[DeadLetter]:
-        """Gives it or sends it."""
+        """Give or send the dead letter of a message that is too large."""
         letter = too_large(sent.message.key, len(sent.message.data))
         if self._gives_letters:
             yield letter

@@ -75,7 +75,7 @@ class Subscription:
         return received
 
     def acknowledge(self, ids: list[str]) -> None:
-        """They are done: never again. Where Pub/Sub does not answer, they are held, and go with the next."""
+        """Acknowledge messages: they never come again. If Pub/Sub does not answer, they go with the next ones."""
         with self._lock:
             self._owed.update(dict.fromkeys(ids))
             owed = list(self._owed)
@@ -132,7 +132,7 @@ class Leases(threading.Thread):
             self._held.update((each, _Lease(until=now, since=now)) for each in ids)
 
     def let_go(self, ids: Iterable[str]) -> None:
-        """No more."""
+        """Hold these messages no longer."""
         with self._lock:
             for each in ids:
                 self._held.pop(each, None)
