@@ -165,7 +165,7 @@ class AnswerStream:
         self._unsettled = Kept(self._request.request_id)
 
     def answer(self) -> Answer:
-        """This try's answer; raises Garbled if it did not end. If the server counted no tokens, those received count."""
+        """This try's answer; raises Garbled if it did not end. If the server counted no tokens, received ones count."""
         if not self._ended:
             raise Garbled("its answer broke off")
         counted = self._whole.num_tokens or (self._num_tokens if self._counts_all else 0)
