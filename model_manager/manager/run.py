@@ -1,4 +1,4 @@
-"""What the manager process does, from its arguments to its end.
+"""The manager process, from its arguments to its end.
 
 Whoever starts it has locked the folder and hands over the descriptor; it holds the lock until it ends, and the kernel
 frees it then, however that comes about. On a clean end it leaves no process, socket or file.
