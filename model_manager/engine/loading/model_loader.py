@@ -1,5 +1,5 @@
-"""From a model's folder to a runner that can execute steps, in the fastest way that its architecture allows; and to
-that of the smaller model that guesses for it, if the settings want one, so that both fit.
+"""Loads a model's folder into a runner of steps, the fastest one that the architecture allows; and that of a smaller
+model that guesses for it, if the settings want one, so that both fit.
 
 Knows no requests.
 """
