@@ -228,21 +228,22 @@ def _multiply_tiles(
 def _multiply_vectors(
     left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
-    """Up to 8 rows. The last part of a panel computes hardly more rows than there are.
+    """Up to 8 rows. One row alone, as a person waits for, is bound by the weights in every format; in bfloat16 four at
+    once are not. The last part of a panel computes hardly more rows than there are.
 
-    With one or two parts it computes them all: reading the weights takes longer than any number of rows.
+    With one or two parts it computes four or eight: reading the weights takes longer than most numbers of rows.
     """
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:
             multiply_tile(
                 left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), literally(unit)
             )
-        else:
+        elif rows > 1:
             multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt), literally(unit))
-    elif rows > 6:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, 1, literally(fmt), literally(unit))
+        else:
+            multiply_tile(left, stride, right, steps, sums, ahead, pace, 1, _SHARES, literally(fmt), literally(unit))
     elif rows > 4:
-        multiply_tile(left, stride, right, steps, sums, ahead, pace, 6, 1, literally(fmt), literally(unit))
+        multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, 1, literally(fmt), literally(unit))
     elif rows > 2:
         multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, 1, literally(fmt), literally(unit))
     else:
