@@ -79,7 +79,7 @@ COMMANDS = {
     "plan": "plan.command:main",
     "yaml": "commands.yaml_job:main",
     "expansion": "commands.expansion:main",
-    "view": "view.command:main",
+    "view": "commands.view:main",
     "show": "commands.show:main",
     "engines": "commands.engines:main",
     "ps": "commands.processes:ps",

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
+from millrace.pipelines.commands.view_looks import Filter, Page
 from millrace.pipelines.pages.html import page, policy
 from millrace.pipelines.pages.shown_rows import shown_row
 from millrace.pipelines.pages.texts import Clipped, clipped
-from millrace.pipelines.view.looks import Filter, Page
 from tests.pipelines.pages.hostile import TEXTS
 from tests.pipelines.pages.opened import address_of, opened
 from tests.servers.chromium import browser

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.commands.view_looks import Filter, Page
 from millrace.pipelines.pages import page_files
 from millrace.pipelines.pages.html import page, policy
 from millrace.pipelines.pages.page_files import check_page, write_page
-from millrace.pipelines.view.looks import Filter, Page
 from millrace.transforms.writing.output_files import OutputFiles
 
 

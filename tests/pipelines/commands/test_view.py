@@ -14,12 +14,12 @@ import pytest
 from playwright.sync_api import Browser
 
 from millrace.pipelines.cli import dispatch
-from millrace.pipelines.view.command import files_named
+from millrace.pipelines.commands.view import files_named
 from tests.job_commands import started
 from tests.json_lines import write_rows
+from tests.pipelines.commands.view_outputs import lines, parquet
 from tests.pipelines.pages.opened import address_of, opened
 from tests.pipelines.refusals import Refused
-from tests.pipelines.view.outputs import lines, parquet
 from tests.servers.chromium import browser
 from tests.waiting import eventually
 

@@ -24,8 +24,8 @@ from ..flags.parser import FlagParser
 from ..pages.found_prompts import Input
 from ..pages.html import page, policy
 from ..pages.page_files import check_page, write_page
-from .looks import Look, Page
-from .server import served
+from .view_looks import Look, Page
+from .view_server import served
 
 _ROWS = 200
 _ENDINGS = (".jsonl", ".parquet", ".csv")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.view.server import served
+from millrace.pipelines.commands.view_server import served
 
 
 @pytest.fixture

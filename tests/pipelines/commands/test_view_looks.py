@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.commands.view_looks import PAGE, Filter, Look
 from millrace.pipelines.pages.found_prompts import Input
-from millrace.pipelines.view.looks import PAGE, Filter, Look
 from tests.json_lines import write_rows
-from tests.pipelines.view.outputs import csv_lines, lines, parquet
+from tests.pipelines.commands.view_outputs import csv_lines, lines, parquet
 
 
 def ids(look: Look, query: str) -> list[str]:

@@ -1,1 +1,0 @@
-"""`millrace view`: outputs as pages, served to this machine alone, or written as one file."""
