@@ -27,10 +27,10 @@ from millrace.model_manager.store.checksums import check_sums
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelCorrupt
 from millrace.pipelines.cli import COMMANDS, dispatch
+from millrace.pipelines.dataflow.flex_template import flags_of
 from millrace.pipelines.flags.beam import beam_options
 from millrace.pipelines.flags.job_flags import make_parser
 from millrace.pipelines.flags.task_commands import TASKS
-from millrace.pipelines.flex_template import flags_of
 from tests.json_lines import rows_of, write_rows
 from tests.model_manager.store.model_hub import serve
 

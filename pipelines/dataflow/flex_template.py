@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from .edge import at_the_edge, leave
-from .flags.job_flags import make_parser
-from .flags.task_commands import TASKS, TaskCommand
+from ..edge import at_the_edge, leave
+from ..flags.job_flags import make_parser
+from ..flags.task_commands import TASKS, TaskCommand
 
 _COMMAND = "--command="
 
 
-def main() -> None:
-    """Build the job that the process's arguments describe, and end the process."""
-    leave(at_the_edge(lambda: launch(sys.argv[1:])))
+def main(dispatch: Callable[[Sequence[str]], int]) -> None:
+    """Build the job that the process's arguments describe, and end the process.
+
+    `dispatch` runs a command: the commands stand above this room.
+    """
+    leave(at_the_edge(lambda: launch(sys.argv[1:], dispatch)))
 
 
-def launch(parameters: Sequence[str]) -> int:
+def launch(parameters: Sequence[str], dispatch: Callable[[Sequence[str]], int]) -> int:
     """Returns the exit status."""
-    from .cli import dispatch  # which imports the command's module
-
     command, flags = flags_of(parameters)
     return dispatch([command, *flags])
 
