@@ -10,8 +10,8 @@ from importlib import import_module
 import millrace
 from millrace.model_manager.wire.imports import importing
 
-from .beam_import import without_unused_clients
 from .edge import at_the_edge, ended_by_interrupt, leave
+from .runners.beam_import import without_unused_clients
 
 _HELP = """\
 usage: millrace COMMAND …

@@ -27,7 +27,7 @@ from ..edge import interruptible
 from ..flags.options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
 from ..places.checks import check
-from ..temporary_folders import temporary_files
+from ..runners.temporary_folders import temporary_files
 from .engine_images import check_engine_of_image, told
 from .package import find_package
 from .workers import Row, arrange_workers, is_streaming, table

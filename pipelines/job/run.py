@@ -39,7 +39,7 @@ from ..places.sources_and_sinks import clear_temporary, files_of
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
-from ..temporary_folders import temporary_files
+from ..runners.temporary_folders import temporary_files
 from .building import Build, built
 from .logs import logs_at, tell
 from .on_prism import run_on_prism

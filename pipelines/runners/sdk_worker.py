@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from millrace.model_manager.wire.imports import importing
 
-from ..beam_import import without
+from .beam_import import without
 
 _PARENT_EVERY = 0.5
 """Seconds between looks at whether the process that started this one is there."""

@@ -21,7 +21,7 @@ from apache_beam.runners.worker import data_plane
 
 from millrace.model_manager.wire.errors import WorkerLost, signal_name
 
-from ..beam_import import left_out
+from .beam_import import left_out
 from .die_with_parent import with_this_process
 
 _COMMAND = (sys.executable, "-m", "millrace.pipelines.runners.sdk_worker")

@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import sys
-from millrace.pipelines.beam_import import left_out, without_unused_clients
+from millrace.pipelines.runners.beam_import import left_out, without_unused_clients
 from millrace.pipelines.cli import dispatch
 
 for flags in ("--input pubsub:p", "--runner DataflowRunner", "--runner=corp.Ours", "--schema orders:Order"):
