@@ -14,7 +14,7 @@ from benchmarks.fleet.engine import MAX_NUM_SEQS
 from benchmarks.fleet.machines import Fleet, FleetConfig
 from benchmarks.fleet.messages import Balancer, Broker
 from benchmarks.fleet.rows import Rows
-from millrace.pipelines.machines import disk_needed
+from millrace.pipelines.flags.machines import disk_needed
 from millrace.pipelines.plan.prices import Prices
 
 MILLRACE, STATIC, POOL = "millrace", "static batches", "server pool"

@@ -8,7 +8,7 @@ from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
-from ..machines import GpuRequest
+from ..flags.machines import GpuRequest
 
 
 def check_engine_of_image(model: ModelConfig, beam: PipelineOptions) -> None:

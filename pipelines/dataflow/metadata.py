@@ -18,8 +18,8 @@ from typing import Any
 from millrace.model_manager.wire.backends import BACKENDS
 
 from ..flags.job_flags import make_parser
+from ..flags.machines import GPUS
 from ..flags.task_commands import TASKS
-from ..machines import GPUS
 
 _LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "report", "prices")
 """Flags that serve somebody at a terminal."""

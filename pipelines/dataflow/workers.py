@@ -22,7 +22,7 @@ from apache_beam.options.pipeline_options import (
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 
-from ..machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
+from ..flags.machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
 from .engine_images import check_gpus_of_engine
 
 ONE_PROCESS = "no_use_multiple_sdk_containers"

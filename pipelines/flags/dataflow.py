@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.runners import runner_of
 
-from ..machines import GPUS
+from .machines import GPUS
 
 
 def add_dataflow(group: Any) -> None:

@@ -27,13 +27,13 @@ from millrace.transforms.runners import PRISM, Runner, runner_of
 from millrace.transforms.tasks import TaskSettings
 from millrace.transforms.writing.output_files import IfExists, OutputFiles, output_and_format
 
-from ..machines import GpuRequest
 from .backend import check_engine_flags, read_backend
 from .beam import beam_options, complete
 from .constraint import constraint_fields, told
 from .dataflow import check_dataflow
 from .from_settings import given
 from .job_flags import CHAT, job_parser
+from .machines import GpuRequest
 from .parser import NO_INPUT
 from .shared_flags import log_level
 from .task_commands import TASKS, TaskCommand, TaskName

@@ -21,7 +21,7 @@ from millrace.transforms.requests.model_transform import chat_with
 
 from ..edge import at_the_edge
 from ..flags.backend import check_engine_flags, read_backend
-from ..machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
+from ..flags.machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
 from ..places.checkpoint_size import weights_bytes
 from .estimate import Estimate, Terms, Work, WorkerSpeed, for_deadline, ladder, with_workers, work_hours
 from .flags import CHAT, plan_parser

@@ -8,7 +8,7 @@ from typing import Any
 
 from millrace.model_manager.wire.backends import Backend
 
-from ..machines import GpuRequest
+from ..flags.machines import GpuRequest
 from .estimate import Estimate, Terms, Work, WorkerSpeed
 from .prices import Prices
 from .tokens import TokenCounts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.pipelines.cli import dispatch
-from millrace.pipelines.machines import GPUS
+from millrace.pipelines.flags.machines import GPUS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/tutorials/dataflow.md").read_text(encoding="utf-8")

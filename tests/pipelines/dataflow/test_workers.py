@@ -6,7 +6,7 @@ from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOption
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.dataflow.workers import ONE_PROCESS, ArrangedWorkers, arrange_workers, table
-from millrace.pipelines.machines import GpuRequest
+from millrace.pipelines.flags.machines import GpuRequest
 
 WEIGHTS = 16_000_000_000
 SERVICE = "--dataflow_service_options=worker_accelerator=type:nvidia-l4;count:1"

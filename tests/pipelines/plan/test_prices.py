@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.machines import GpuRequest
+from millrace.pipelines.flags.machines import GpuRequest
 from millrace.pipelines.plan.prices import Prices
 
 EXAMPLE = Path(__file__).parents[3] / "deploy/dataflow/prices.example.toml"

@@ -1,5 +1,6 @@
-"""Machine types and GPUs of Google Cloud, and the smallest that a model fits on. Knows no Beam, no network, no prices.
+"""Machine types and GPUs of Google Cloud, as `--machine_type` and `--gpu` name them; the smallest that a model fits on.
 
+Knows no Beam, no network, no prices.
 Sizes: https://cloud.google.com/compute/docs/general-purpose-machines and …/gpus. Memory in GB, as those pages count.
 """
 

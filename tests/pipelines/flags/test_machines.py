@@ -1,7 +1,7 @@
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.machines import GPUS, GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
+from millrace.pipelines.flags.machines import GPUS, GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
 
 
 def gpu(text: str) -> GpuRequest:
