@@ -29,8 +29,6 @@ from typing import NoReturn
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
 from millrace.model_manager.wire.machine import is_shortage, shortage
 
-from .words import plain
-
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
 
 
@@ -38,6 +36,8 @@ _SETTING = re.compile(r"^([a-z_]+)=('?)([^':]*)\2: ")
 """How an error names a setting, `max_tokens=0: `; a command names its flag, `--max_tokens 0: `."""
 _OPTIONS = re.compile(r"^(vLLM: )?backend_options: ")
 _WHERE = re.compile(r" \[while running '[^']*'\]")
+_JOINERS = "\u200c\u200d"
+"""What stands between letters of Persian, and makes one picture of several."""
 _log = logging.getLogger(__name__)
 
 
@@ -252,6 +252,11 @@ def _tell(sentence: str, status: int) -> int:
     with contextlib.suppress(OSError):  # the status says it too
         print(f"millrace: {plain(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
     return status
+
+
+def plain(text: str) -> str:
+    """Without what would steer a terminal: names, reasons and answers may hold anything."""
+    return "".join(each if each.isprintable() or each in _JOINERS else "�" for each in text)
 
 
 def leave(status: int) -> NoReturn:

@@ -18,7 +18,8 @@ from millrace.model_manager.wire.status import JobStatus, ModelStatus
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 
-from ..words import duration, plain
+from ..edge import plain
+from ..pages.texts import duration
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("decode", "█", "blue"))

@@ -20,8 +20,7 @@ from ..pages.found_prompts import Input, find_prompts, key_of
 from ..pages.row_files import Row
 from ..pages.shown_rows import ShownRow, shown_row
 from ..pages.table import MOST_KINDS, Table
-from ..pages.texts import harmless
-from ..words import number
+from ..pages.texts import harmless, number
 
 PAGE = 50
 """Rows of a page."""

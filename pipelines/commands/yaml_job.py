@@ -32,9 +32,9 @@ from ..flags.from_settings import json_object
 from ..flags.parser import FlagParser
 from ..job.logs import logs_at, tell
 from ..job.summary import Outcome, count_lines, outcome_of, places
+from ..pages.texts import span
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.named_runner import named_runner
-from ..words import span
 
 PROVIDERS = Path(__file__).with_name("yaml_providers.yaml")
 _CLOCKS = 1.0

@@ -22,10 +22,11 @@ from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.reading.count import RowCount
 
 from ..pages.sketches import Sample
-from ..words import duration, generated, prompts_per_s, reasons, tokens_per_s
+from ..pages.texts import duration
 from .beside import beside
 from .continued import Continued
 from .logs import tell
+from .words import generated, prompts_per_s, reasons, tokens_per_s
 
 POLL_SECONDS = 0.5
 _PLAIN_EVERY = 10.0

@@ -14,7 +14,7 @@ from apache_beam.runners.portability.portable_runner import PipelineResult, Port
 
 from millrace.transforms.elements.metrics import NAMESPACE
 
-from ..words import answered
+from .words import answered
 
 _EVERY = 2.0
 """Seconds between two looks."""

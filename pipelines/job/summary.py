@@ -22,10 +22,11 @@ from millrace.transforms.elements.repeated_ids import RepeatedIds, answered_ids,
 from millrace.transforms.models.summary_counters import counted_unmet, failed_changes
 from millrace.transforms.writing.typed_rows import fields_of
 
-from ..edge import print_at_the_end
+from ..edge import plain, print_at_the_end
 from ..pages.row_files import first_rows
+from ..pages.texts import span
 from ..places.sources_and_sinks import are_same_files, files_at
-from ..words import RAN, STARTUP, answered, plain, reasons, span, speeds, tokens_of
+from .words import RAN, STARTUP, answered, reasons, speeds, tokens_of
 
 _EXAMPLES = 3
 _WIDTH = 100

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from ..words import percent
+from .texts import percent
 
 
 def page(template: str, **values: Any) -> str:

@@ -1,4 +1,5 @@
 """Values of rows as text that a page can hold: clipped, and with no character that a browser changes, drops or obeys.
+Numbers and times as people read them.
 
 Escaping for HTML is the templates' business. What stands here decides which text a cell has: its DOM text is `text`.
 """
@@ -60,3 +61,25 @@ def harmless(text: str) -> str:
 
 def _sign(code: int) -> str:
     return chr(_PICTURES + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+
+
+def number(value: float) -> str:
+    """The number as text, with separators of thousands."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def percent(share: float) -> str:
+    """`87 %`; what is nearly certain keeps a digit more: `99.7 %`."""
+    return f"{100 * share:.1f} %" if 0.99 <= share < 0.9995 else f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """h:mm:ss, or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def span(seconds: float) -> str:
+    """A time, with tenths where it is short."""
+    return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"

@@ -21,8 +21,7 @@ from ...pages.row_files import Row
 from ...pages.shown_rows import ShownRow, shown_row
 from ...pages.sketches import Histogram, rates
 from ...pages.table import Digest, Table
-from ...pages.texts import Clipped, clipped
-from ...words import duration
+from ...pages.texts import Clipped, clipped, duration
 from .record import Recorder
 
 _UNSEEN = "none whenever it was looked at, twice a second"

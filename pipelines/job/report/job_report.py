@@ -27,10 +27,10 @@ from ...pages.found_prompts import Input
 from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page
 from ...pages.table import Digest, Table, digest_of
-from ...pages.texts import harmless
+from ...pages.texts import harmless, span
 from ...places.sources_and_sinks import files_at, files_of, input_format_of
-from ...words import AGAIN, RAN, STARTUP, reasons, span, speeds
 from ..summary import Outcome
+from ..words import AGAIN, RAN, STARTUP, reasons, speeds
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
 from .record import ReadStatus, Recorder
 from .settings import cost_of, prices_of, settings_of

@@ -18,9 +18,8 @@ from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ...flags.options import JobOptions
-from ...pages.texts import clipped
+from ...pages.texts import clipped, duration
 from ...plan.prices import Prices
-from ...words import duration
 
 Facts = list[tuple[str, str]]
 _PACKAGES = ("apache-beam", "torch", "transformers", "llguidance", "pyarrow")

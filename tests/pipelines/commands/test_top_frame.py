@@ -10,7 +10,7 @@ from rich.console import Console
 
 from millrace.model_manager.wire.status import ModelInfo
 from millrace.pipelines.commands.top_frame import bar, frame, sparkline
-from millrace.pipelines.words import plain
+from millrace.pipelines.edge import plain
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 from tests.serving.metrics.scrapes import STATUS

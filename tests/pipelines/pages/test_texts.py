@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.pipelines.pages.texts import as_text, clipped, harmless
+from millrace.pipelines.pages.texts import as_text, clipped, duration, harmless, percent, span
 from tests.pipelines.pages.hostile import TEXTS
 
 
@@ -44,3 +44,13 @@ def test_values_are_shown_as_json_and_null_as_nothing() -> None:
         "8.5",
     ]
     assert as_text(circle) == "[[...]]"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_shares_and_spans_of_time() -> None:
+    assert [percent(share) for share in (0.5, 0.996, 0.99996, 1.0)] == ["50 %", "99.6 %", "100 %", "100 %"]
+    assert [span(0.04), span(59.9), span(60)] == ["0.0 s", "59.9 s", "1:00"]

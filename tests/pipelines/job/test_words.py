@@ -1,17 +1,10 @@
-import pytest
-
-from millrace.pipelines.words import answered, duration, percent, reasons, span, speeds, tokens_of
+from millrace.pipelines.job.words import answered, reasons, speeds, tokens_of
 
 
 def test_the_four_commonest_reasons_are_told_and_the_rest_is_counted() -> None:
     failures = {"A": 1, "B": 20, "C": 3, "D": 3, "E": 2, "F": 1}
     assert reasons(failures) == "20 B, 3 C, 3 D, 2 E, 2 of other classes"
     assert reasons({}) == ""
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
-def test_durations(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
 
 
 def test_words_of_counts_and_speeds() -> None:
@@ -22,5 +15,3 @@ def test_words_of_counts_and_speeds() -> None:
     assert speeds(10, 1000, 10.0) == ["1.0 prompts/s", "100 tokens/s"]
     assert speeds(10, 0, 10.0) == ["1.0 prompts/s"]
     assert speeds(10, 1000, 0.5) == []
-    assert [percent(share) for share in (0.5, 0.996, 0.99996, 1.0)] == ["50 %", "99.6 %", "100 %", "100 %"]
-    assert [span(0.04), span(59.9), span(60)] == ["0.0 s", "59.9 s", "1:00"]

@@ -6,38 +6,11 @@ from collections.abc import Mapping
 
 from millrace.model_manager.wire.errors import counted
 
+from ..pages.texts import percent
+
 _MEASURABLE = 1.0
 """Seconds of a job whose speed is told."""
 _MOST_REASONS = 4
-_JOINERS = "\u200c\u200d"
-"""What stands between letters of Persian, and makes one picture of several."""
-
-
-def number(value: float) -> str:
-    """The number as text, with separators of thousands."""
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
-
-
-def plain(text: str) -> str:
-    """Without what would steer a terminal: names, reasons and answers may hold anything."""
-    return "".join(each if each.isprintable() or each in _JOINERS else "�" for each in text)
-
-
-def percent(share: float) -> str:
-    """`87 %`; what is nearly certain keeps a digit more: `99.7 %`."""
-    return f"{100 * share:.1f} %" if 0.99 <= share < 0.9995 else f"{100 * share:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """h:mm:ss, or m:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def span(seconds: float) -> str:
-    """A time, with tenths where it is short."""
-    return duration(seconds) if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def prompts_per_s(value: float) -> str:
