@@ -37,6 +37,7 @@ _TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"
 _ENDED_BADLY = (PipelineState.FAILED, PipelineState.CANCELLED)
 
 Build = Callable[[beam.Pipeline, JobOptions], Any]
+"""Applies a job's steps."""
 
 
 def run_on_dataflow(options: JobOptions, build: Build, show: Callable[[str], None]) -> int:

@@ -7,10 +7,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import grpc
 from apache_beam.runners.runner import PipelineState
 from rich.console import Console
@@ -22,7 +23,6 @@ from ..edge import STOPPED, interruptible
 from ..flags.options import JobOptions
 from ..places.sources_and_sinks import clear_temporary, drain_file, drains
 from ..runners.prism import OwnPrism
-from .building import Build, built
 from .logs import tell
 from .summary import count_lines, outcome_of, outcome_so_far
 from .watching import watched
@@ -33,8 +33,8 @@ _END_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-def run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
-    """Run it until it is stopped, or fails; returns the exit status."""
+def run_on_prism(options: JobOptions, built: Callable[[Any], beam.Pipeline], console: Console) -> int:
+    """Run what is `built` for a runner until it is stopped, or fails; returns the exit status."""
     if drains(options):
         _log.warning(
             "what is read of %s is written when its window is over, and until then in Prism's memory alone: Ctrl-C and "
@@ -43,7 +43,7 @@ def run_on_prism(options: JobOptions, build: Build, console: Console) -> int:
         )
     drain_file(options).unlink(missing_ok=True)  # of the job that this one resumes, if it was killed as it drained
     with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
-        pipeline = built(prism, options, build)  # from here on the temporary files beside the output are this job's
+        pipeline = built(prism)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=STOPPED)
         lines: list[str] = []

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.messages import Status
-from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.reading.count import RowCount
 
 from ..pages.sketches import Sample
 from ..pages.texts import duration
-from .beside import beside
-from .continued import Continued
 from .logs import tell
+from .polling import Clock, Continued, ReadStatus, beside, job_status
 from .words import generated, prompts_per_s, reasons, tokens_per_s
 
 POLL_SECONDS = 0.5
@@ -35,9 +32,6 @@ _SPEED_OVER = 10.0
 
 _READING = "reading "
 _NONE: Mapping[str, int] = {}
-
-ReadStatus = Callable[[], Status | None]
-Clock = Callable[[], float]
 
 
 class Speed:
@@ -156,33 +150,3 @@ def _show_plain(
         if is_due and line != printed:
             tell(console, line)
             printed_at, printed = clock(), line
-
-
-def counted_since(read: ReadStatus, before: JobStatus | None) -> ReadStatus:
-    """A reader that subtracts a job's counts `before`, which an earlier attempt at the job had reached."""
-    if before is None:
-        return read
-
-    def read_since() -> Status | None:
-        status = read()
-        if status is None:
-            return None
-        return msgspec.structs.replace(status, jobs=[_since(each, before) for each in status.jobs])
-
-    return read_since
-
-
-def _since(now: JobStatus, before: JobStatus) -> JobStatus:
-    """Counts lower than before are a new manager's, which began at 0, and stay (continued.py)."""
-    if now.job != before.job or now.finished < before.finished or now.failed < before.failed:
-        return now
-    names = ("finished", "failed", "prompt_tokens", "cached_tokens", "generated_tokens")
-    counts = {name: getattr(now, name) - getattr(before, name) for name in names}
-    failures = Counter(now.failures)
-    failures.subtract(before.failures)
-    return JobStatus(now.job, **counts, failures=dict(+failures))
-
-
-def job_status(status: Status | None, job: str) -> JobStatus | None:
-    """The counts of one job."""
-    return next((each for each in status.jobs if each.job == job), None) if status else None

@@ -30,8 +30,8 @@ from millrace.transforms.reading.count import RowCount
 
 from ..flags.options import JobOptions
 from ..pages.sketches import Sample
-from .beside import beside
-from .progress import Clock, ReadStatus, Speed, job_status
+from .polling import Clock, ReadStatus, beside, job_status
+from .progress import Speed
 
 _EVERY = 1.0
 _log = logging.getLogger(__name__)

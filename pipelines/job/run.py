@@ -28,7 +28,7 @@ from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
-from ..dataflow.submission import run_on_dataflow
+from ..dataflow.submission import Build, run_on_dataflow
 from ..edge import STOPPED, TERMINATED, interruptible
 from ..flags.options import JobOptions
 from ..places.checks import check, check_checkpoints
@@ -40,7 +40,6 @@ from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
 from ..runners.temporary_folders import temporary_files
-from .building import Build, built
 from .logs import logs_at, tell
 from .on_prism import run_on_prism
 from .outliving import outliving_workers
@@ -79,7 +78,7 @@ def _run(options: JobOptions, build: Build, console: Console) -> int:
     if options.if_exists == "overwrite":
         _check_model(options)
     before = time.time() - psutil.Process().create_time()
-    return _run_here(built(FnApiRunner(), options, build), options, build, console, before)
+    return _run_here(_built(FnApiRunner(), options, build), options, build, console, before)
 
 
 def _fetch(options: JobOptions) -> None:
@@ -118,7 +117,7 @@ def _built_again(options: JobOptions, build: Build, held: contextlib.ExitStack) 
     earlier = held.pop_all()
     held.enter_context(_opened(options))
     earlier.close()
-    return built(FnApiRunner(), options, build)
+    return _built(FnApiRunner(), options, build)
 
 
 def _opened(options: JobOptions) -> EngineClient:
@@ -138,7 +137,7 @@ def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, rec
 def _run_elsewhere(options: JobOptions, build: Build, console: Console) -> int:
     """Run the job on another runner; print its id, its states, how it ended, and the counts of its job server."""
     with interruptible(lambda: "nothing was submitted", also=STOPPED), named_runner(options.beam) as runner:
-        return _await_elsewhere(built(runner, options, build), options, console)
+        return _await_elsewhere(_built(runner, options, build), options, console)
 
 
 def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Console) -> int:
@@ -217,4 +216,11 @@ def _run_stream(options: JobOptions, build: Build, console: Console) -> int:
     if not options.runner.is_on_this_machine:
         return _run_elsewhere(options, build, console)
     _fetch(options)
-    return run_on_prism(options, build, console)
+    return run_on_prism(options, lambda runner: _built(runner, options, build), console)
+
+
+def _built(runner: Any, options: JobOptions, build: Build) -> beam.Pipeline:
+    """The pipeline with its steps."""
+    pipeline = beam.Pipeline(runner=runner, options=options.beam)
+    build(pipeline, options)
+    return pipeline

@@ -19,7 +19,8 @@ from millrace.transforms.writing.resume import count_completed
 
 from ..flags.options import JobOptions
 from ..places.sources_and_sinks import files_of, input_format_of
-from .progress import ReadStatus, Speed, counted_since, job_status, shown_progress
+from .polling import ReadStatus, counted_since, job_status
+from .progress import Speed, shown_progress
 from .published import published
 from .report.record import Recorder, looking
 

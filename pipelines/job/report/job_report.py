@@ -29,10 +29,11 @@ from ...pages.page_files import check_page, is_report_of_whole, write_page
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless, span
 from ...places.sources_and_sinks import files_at, files_of, input_format_of
+from ..polling import ReadStatus
 from ..summary import Outcome
 from ..words import AGAIN, RAN, STARTUP, reasons, speeds
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
-from .record import ReadStatus, Recorder
+from .record import Recorder
 from .settings import cost_of, prices_of, settings_of
 
 _SAMPLE = 20

@@ -16,10 +16,8 @@ from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, ModelStatus
 
 from ...pages.sketches import Sample, Series
-from ..beside import beside
-from ..continued import Continued
+from ..polling import Continued, ReadStatus, beside
 
-ReadStatus = Callable[[], Status | None]
 _EVERY = 0.5
 """Seconds between two looks."""
 

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
-from millrace.pipelines.job.progress import Speed, counted_since, describe, shown_progress
+from millrace.pipelines.job.polling import counted_since
+from millrace.pipelines.job.progress import Speed, describe, shown_progress
 from millrace.transforms.reading.count import RowCount
 from millrace.transforms.streams.readers import ReaderDoFn, tell_reading, when_reading
 from millrace.transforms.streams.watch import PollPatterns
