@@ -1,28 +1,38 @@
-"""Checks of a job before it starts: what its input, output and dead letters name, alone and together."""
+"""Checks of a job before it starts: what its input, output and dead letters name, alone and together; the columns that
+it reads, where the head of a local file says which there are.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import StandardOptions
 
+from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.addresses import Files, WatchedFiles
+from millrace.transforms.addresses import Address, Files, WatchedFiles
 from millrace.transforms.elements.prompt_template import columns_of
+from millrace.transforms.files.file_systems import match
+from millrace.transforms.files.formats import delimiter, input_format
+from millrace.transforms.files.input_files import is_damage, open_input
 from millrace.transforms.runners import TRIED, has_checkpoints
 from millrace.transforms.tasks import ScoreSettings
 
 from ..flags.options import JobOptions
-from .columns import check_column
 from .loops import check_apart, check_reads_no_output
 from .provenance import check_settings
 from .sources_and_sinks import files_at, files_of, has_files, input_format_of, letters_apart, of_windows, reader, writer
 from .watched import check_place
 
 _DEVICES = Path("/dev")
+_SHOWN = 10
+"""Columns that are told."""
 
 
 def check(options: JobOptions) -> None:
@@ -41,7 +51,7 @@ def check(options: JobOptions) -> None:
     reader(options), writer(options)  # their constructors check what they are given
     if not options.is_stream:
         for flag, column in _columns_named(options):
-            check_column(flag, column, options.input, input_format_of(options))
+            _check_column(flag, column, options.input, input_format_of(options))
     if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
         _check_folders(options)
@@ -62,6 +72,36 @@ def _columns_named(options: JobOptions) -> Iterator[tuple[str, str]]:
         yield "--continuations_column", options.settings.continuations_column
     for column in columns_of(options.template) if options.template is not None else ():
         yield "--template: column", column
+
+
+def _check_column(flag: str, name: str, inputs: Sequence[Address], named_format: str | None) -> None:
+    """Raises ConfigError where the first CSV or Parquet file has no column of that name; what is not here passes."""
+    paths = [
+        str(file.path) for each in inputs if isinstance(each, Files) and each.is_local for file in match(each.path)
+    ]
+    formats = ((path, input_format(path, named_format)) for path in paths)
+    path, form = next(((path, form) for path, form in formats if form in ("csv", "parquet")), ("", ""))
+    columns = _columns(path, form) if path else []
+    if not columns or name in columns:
+        return
+    near = nearest(name, columns)
+    hint = f": did you mean {near}?" if near else ""
+    more = ", …" if len(columns) > _SHOWN else ""
+    raise ConfigError(f"{flag} {name}: not in {path}, whose columns are {', '.join(columns[:_SHOWN])}{more}{hint}")
+
+
+def _columns(path: str, form: str) -> list[str]:
+    """The column names in a file's head; none for a damaged file, which its reader tells."""
+    try:
+        with open_input(path) as stream:
+            if form == "parquet":
+                return list(pq.ParquetFile(stream).schema_arrow.names)
+            text = io.TextIOWrapper(stream, "utf-8-sig", errors="backslashreplace", newline="")
+            return next(csv.reader(text, delimiter=delimiter(path)), [])
+    except Exception as error:
+        if isinstance(error, csv.Error) or is_damage(error):
+            return []
+        raise
 
 
 def _check_places(options: JobOptions) -> None:
