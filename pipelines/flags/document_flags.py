@@ -30,7 +30,7 @@ from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.template import Template, checked_template
 
-from .named_files import read_text
+from .file_flags import read_text
 
 _OF_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OURS = "millrace"

@@ -9,8 +9,8 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.files.formats import NamedFormat, OutputFormat
 from millrace.transforms.models.updates import WatchedFile
 
-from .constraint import HELP, METAVAR
 from .dataflow import add_dataflow
+from .file_flags import CONSTRAINT_HELP, CONSTRAINT_METAVAR
 from .from_settings import add_settings
 from .parser import FlagParser
 from .shared_flags import add_engine, add_logging, add_manager, add_model
@@ -73,7 +73,7 @@ def _add_sampling(group: Any, task: TaskCommand) -> list[str]:
     names = add_settings(group, SamplingParams, leave_out=left_out | {"constraint"}, defaults=task.defaults)
     if "constraint" in left_out:
         return names
-    group.add_argument("--constraint", metavar=METAVAR, help=HELP)
+    group.add_argument("--constraint", metavar=CONSTRAINT_METAVAR, help=CONSTRAINT_HELP)
     return [*names, "constraint"]
 
 

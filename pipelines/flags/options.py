@@ -29,8 +29,8 @@ from millrace.transforms.writing.output_files import IfExists, OutputFiles, outp
 
 from .backend import check_engine_flags, read_backend
 from .beam import beam_options, complete
-from .constraint import constraint_fields, told
 from .dataflow import check_dataflow
+from .file_flags import constraint_fields, told_of_constraint
 from .from_settings import given
 from .job_flags import CHAT, job_parser
 from .machines import GpuRequest
@@ -275,5 +275,5 @@ def _sampling(fields: dict[str, Any]) -> SamplingParams:
     except InvalidRequest as error:
         if constraint is None or not str(error).startswith("constraint"):
             raise ConfigError(str(error)) from None
-        raise ConfigError(told(constraint, str(error))) from None
+        raise ConfigError(told_of_constraint(constraint, str(error))) from None
     return sampling

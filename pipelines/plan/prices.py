@@ -13,8 +13,8 @@ import msgspec
 from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import ConfigError
 
+from ..flags.file_flags import read_text
 from ..flags.machines import GPUS, GpuRequest, machine_type
-from ..flags.named_files import read_text
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

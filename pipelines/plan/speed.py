@@ -8,7 +8,7 @@ import msgspec
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from ..flags.named_files import read_text
+from ..flags.file_flags import read_text
 
 
 class _Figure(msgspec.Struct, frozen=True):

@@ -1,21 +1,40 @@
-"""`--constraint`: a JSON text or a file, read as a constraint's fields."""
+"""Flags that name files: a file's text, and `--constraint`, which takes JSON or a file, as a constraint's fields."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from apache_beam.io.filesystem import BeamIOError
+
 from millrace.model_manager.wire.constraint import is_schema
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.model_manager.wire.json_text import json_value
+from millrace.transforms.files.object_reads import open_file
 
-from .named_files import read_text
-
-METAVAR = "JSON|FILE"
-HELP = (
+CONSTRAINT_METAVAR = "JSON|FILE"
+CONSTRAINT_HELP = (
     "What the output must be: a constraint (a JSON object with regex, json_schema, json, grammar or choice) or a JSON "
     "Schema, as JSON text or in a file (local or gs://); a .lark file holds a grammar."
 )
 _TAKES = "takes JSON that begins with {, or a file: a constraint or a JSON Schema as JSON, or a grammar in a .lark file"
+
+
+def read_text(flag: str, path: str, hint: str = "") -> str:
+    """A file's text, from any file system that Beam knows, without a byte order mark.
+
+    `hint`: added to the error if there is no such file.
+    """
+    try:
+        with open_file(path) as stream:
+            return stream.read().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{flag} {path}: no such file{hint}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{flag} {path}: is a folder; takes a file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{flag} {path}: takes UTF-8, got another byte at {error.start}") from None
+    except (OSError, BeamIOError, MillraceError, ValueError) as error:
+        raise ConfigError(f"{flag} {path}: {error}") from None
 
 
 def constraint_fields(given: str) -> dict[str, Any]:
@@ -30,7 +49,7 @@ def constraint_fields(given: str) -> dict[str, Any]:
     return _fields(f"--constraint {given}", text)
 
 
-def told(given: str, reason: str) -> str:
+def told_of_constraint(given: str, reason: str) -> str:
     """What is wrong with the constraint, `constraint.regex: …`, by its flag and its file."""
     if _is_object(given):
         return f"--{reason}"
