@@ -34,10 +34,10 @@ from .typed.details import Details
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of, check_fields
 from .typed.instance_check import check_held
+from .typed.json_schemas import schema_of
 from .typed.key_paths import renamed_keys
 from .typed.reading import read
 from .typed.record_grammar import RecordGrammar
-from .typed.schemas import schema_of
 from .typed.shapes import Record, Schema
 from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
 from .typed.values import decoded, value_of

@@ -22,7 +22,7 @@ from millrace.transforms.files.object_reads import open_file
 from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.tasks import DEFAULT_THRESHOLD, ClassifySettings, ExtractSettings, GenerateSettings
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Piece, Shape
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 

@@ -1,4 +1,5 @@
-"""Shapes of JSON Schemas: an object with properties, as the record of rows that a NamedTuple is made for.
+"""Shapes of JSON Schemas: an object with properties, as the record of rows that a NamedTuple is made for. And back: the
+JSON Schema (2020-12) of a shape, which every answer is valid under.
 
 What Beam's rows have no type for (a choice of types, free objects, references that recur) is a leaf of the kind `json`.
 """
@@ -19,7 +20,7 @@ from ..elements.completions import content_id
 from ..elements.prompt_rows import MAX_DEPTH, too_deep
 from .keywords import ASSERTING, check_json, check_keywords, place_of
 from .leaves import bare, choice, is_bare
-from .shapes import Items, Kind, Leaf, Maybe, Member, Record, Schema, Shape
+from .shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Schema, Shape
 
 _SAID = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 _HEAD = {"$schema", "$id", "$defs", "definitions"}
@@ -267,3 +268,34 @@ def _identifiers(keys: list[str]) -> list[str]:
             name += "_"
         found.append(name)
     return found
+
+
+def schema_of(shape: Shape) -> Schema:
+    """The JSON Schema of a shape's values. A piece of the document is a string: no schema knows the document."""
+    if isinstance(shape, Leaf):
+        return dict(shape.schema)
+    if isinstance(shape, Piece):
+        return {"type": "string", "minLength": 1}
+    if isinstance(shape, Maybe):
+        return {"anyOf": [schema_of(shape.shape), {"type": "null"}]}
+    if isinstance(shape, Items):
+        most = {} if shape.most is None else {"maxItems": shape.most}
+        least = {"minItems": shape.least} if shape.least else {}
+        return {"type": "array", "items": schema_of(shape.item)} | least | most
+    return _object(shape)
+
+
+def _object(record: Record) -> Schema:
+    properties = {
+        member.key: schema_of(member.shape)
+        | ({"description": said} if (said := member.question or member.hint) else {})
+        for member in record.members
+    }
+    required = [member.key for member in record.members if member.required]
+    return {
+        "type": "object",
+        "title": record.name,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }

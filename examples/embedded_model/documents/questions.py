@@ -13,7 +13,7 @@ from examples.documents.rows import Invoice, Order, Review
 from examples.embedded_model.split import Example, Split
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.examples import answer_of
-from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.shapes import Record
 from millrace.transforms.typed.template import DEFAULT_TEMPLATE, Prompts
 

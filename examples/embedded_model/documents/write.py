@@ -13,7 +13,7 @@ from pathlib import Path
 from examples.embedded_model.documents.facts import Document
 from examples.embedded_model.documents.questions import DOCUMENT_KINDS, Kind
 from examples.embedded_model.split import Split
-from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.json_schemas import schema_of
 
 WRITE_SEED = 50_000
 EACH = 20

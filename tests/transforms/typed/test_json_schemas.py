@@ -11,9 +11,9 @@ import pytest
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.leaves import bare, choice
 from millrace.transforms.typed.record_grammar import RecordGrammar
-from millrace.transforms.typed.schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Record, Shape
 from tests.transforms.constrained_client import answer, compiler
 from tests.transforms.typed.invoices import SCHEMA

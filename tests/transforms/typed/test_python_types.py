@@ -14,7 +14,7 @@ import pytest
 from millrace import Ask, Span
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.schemas import schema_of
+from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.shapes import Piece
 from tests.transforms.typed.invoices import Invoice, Order
 
