@@ -1,5 +1,7 @@
 """A broker's messages: an incoming message is a row, an outgoing message is a result. Knows no broker.
 
+The DoFns that receive or send them have a connection, which is opened once in a process.
+
 Pub/Sub's attributes and Kafka's headers are both called attributes here. The attributes of an incoming message complete
 its row: `id` is the row's id, names of sampling parameters are its parameters, all others become columns. The payload
 takes precedence. An outgoing message is a line of output_rows.py with the row's id, and with the attributes `id` and
@@ -9,11 +11,12 @@ takes precedence. An outgoing message is a line of output_rows.py with the row's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
 import apache_beam as beam
 import msgspec
 from apache_beam.transforms.display import DisplayDataItem
+from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.errors import ConfigError, RequestError
 
@@ -25,9 +28,10 @@ from ..reading.prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from ..reading.read_csv import typed_cells
 from ..reading.read_rows import message_row
 from ..writing.output_rows import json_line
-from .connected import Address, ConnectedDoFn, Connection
 from .last_steps import end_quietly
 
+Address = TypeVar("Address")
+Connection = TypeVar("Connection")
 FORMATS = ("jsonl", "text")
 """Formats of a payload: a JSON value, or a prompt."""
 _FAILURES = Count("failures")
@@ -125,6 +129,22 @@ class WriteMessages(beam.PTransform):
 
     def display_data(self) -> dict[str, Any]:
         return {"topic": DisplayDataItem(str(self.topic), label="Topic")}
+
+
+class ConnectedDoFn(beam.DoFn, Generic[Address, Connection]):
+    """A DoFn whose copies in one process share a connection."""
+
+    def __init__(self, address: Address) -> None:
+        """`address`: the source, or the topic to write to."""
+        self._address = address
+        self._shared = Shared()
+
+    def setup(self) -> None:
+        self._connection: Connection = self._shared.acquire(self.connect)
+
+    def connect(self) -> Connection:
+        """Open this process's connection."""
+        raise NotImplementedError(type(self).__name__)
 
 
 class SendDoFn(ConnectedDoFn[Address, Connection]):

@@ -15,8 +15,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from ..elements.completions import StructCoder
 from ..runners import finish_bundles_before_checkpoints, has_checkpoints
-from .broker_messages import BrokerMessage
-from .connected import Address, ConnectedDoFn, Connection
+from .broker_messages import Address, BrokerMessage, ConnectedDoFn, Connection
 from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
 
 _listeners: list[Callable[[], None]] = []

@@ -6,7 +6,7 @@ when the runner has committed the bundle; until then its leases are renewed, how
 failed bundle pulled is given back and delivered again (at least once).
 """
 
-from .clients import PubSubFailed
+from .connection import PubSubFailed
 from .reader import ReadPubSub
 from .writer import WritePubSub
 

@@ -1,4 +1,7 @@
-"""A connection to a subscription in a worker process: one client, and a thread that renews held messages."""
+"""Clients of Pub/Sub in a worker process, and the errors where none can be made or an address names nothing.
+
+A connection to a subscription is one client, and a thread that renews held messages.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 from google.api_core import exceptions
+from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.pubsub_v1 import SubscriberClient
+
+from millrace.model_manager.wire.errors import ConfigError, MillraceError
 
 from ...addresses import PubSubAddress
 from ..unbounded import Finals
-from .clients import client_of, said_of
 
 LEASE_SECONDS = 60
 _RENEW_SECONDS = 4.0
@@ -26,6 +32,35 @@ _AGAIN_SECONDS = 1.0
 """After a failure, before the next attempt."""
 _TRANSIENT = (exceptions.ServerError, exceptions.Aborted, exceptions.TooManyRequests)
 _log = logging.getLogger(__name__)
+_Client = TypeVar("_Client")
+
+
+class PubSubFailed(MillraceError):
+    """Pub/Sub refused a request; the runner decides whether to try again."""
+
+
+def client_of(address: PubSubAddress, make: Callable[[], _Client]) -> _Client:
+    """What `make` makes. Raises ConfigError where neither credentials nor an emulator are to be had."""
+    try:
+        return make()
+    except DefaultCredentialsError:
+        raise ConfigError(
+            f"{address}: this machine has no credentials for Google Cloud: name a key file by "
+            "GOOGLE_APPLICATION_CREDENTIALS, or run 'gcloud auth application-default login'; for an emulator, set "
+            "PUBSUB_EMULATOR_HOST to its HOST:PORT"
+        ) from None
+
+
+@contextmanager
+def said_of(address: PubSubAddress) -> Iterator[None]:
+    """Raise ConfigError for what Pub/Sub does not have, or does not allow."""
+    try:
+        yield
+    except exceptions.NotFound:
+        what = "topic" if address.is_topic else "subscription"
+        raise ConfigError(f"{address}: not found: there is no such {what}") from None
+    except exceptions.Forbidden as error:
+        raise ConfigError(f"{address}: {error.message}") from None
 
 
 class Subscription:

@@ -27,8 +27,7 @@ from ...runners import runner_of
 from ..broker_messages import BrokerMessage, MessageSettings, ReadMessages
 from ..readers import Reader, ReaderDoFn, Reading, spread
 from ..unbounded import PositionTracker, ReadingTurn, StreamTime
-from .clients import client_of, said_of
-from .connection import LEASE_SECONDS, Subscription
+from .connection import LEASE_SECONDS, Subscription, client_of, said_of
 
 NUM_READERS = 4
 """So many that one can pull while another's bundle awaits its answers; fewer than Prism's eight bundles at a time."""

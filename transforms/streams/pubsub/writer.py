@@ -16,7 +16,7 @@ from ...addresses import PubSubAddress
 from ...elements.completions import DEAD_LETTERS, DeadLetter
 from ...runners import runner_of
 from ..broker_messages import Element, Outgoing, SendDoFn, WriteMessages, outgoing, too_large
-from .clients import PubSubFailed, client_of, said_of
+from .connection import PubSubFailed, client_of, said_of
 
 _SEND_SECONDS = 300.0
 _MAX_BYTES = 9_500_000
