@@ -67,7 +67,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     return command(arguments[1:])
 
 
-_TASKS = "commands.tasks"
+_TASKS = "commands.job_commands"
 """The module of the commands that run a job."""
 COMMANDS = {
     "run": f"{_TASKS}:generate",

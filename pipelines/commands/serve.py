@@ -25,7 +25,7 @@ from ..flags.backend import check_engine_flags, given_backend, read_backend
 from ..flags.from_settings import add_settings, arguments_of, given
 from ..flags.parser import FlagParser
 from ..flags.shared_flags import add_engine, add_logging, add_manager, add_model, log_level
-from ..flags.traces import add_traces, read_traces
+from ..flags.trace_flags import add_traces, read_traces
 from ..job.logs import logs_at, tell
 from ..runners.die_with_parent import with_this_process
 

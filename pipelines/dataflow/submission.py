@@ -24,7 +24,7 @@ from millrace.model_manager.wire.errors import ConfigError, ModelError
 from millrace.transforms.addresses import Address, WatchedFiles
 
 from ..edge import interruptible
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from ..places.checkpoint_size import is_remote, weights_bytes
 from ..places.checks import check
 from ..runners.temporary_folders import temporary_files

@@ -1,4 +1,4 @@
-"""All flags of a command that runs a job, in the groups of its `--help`. What they mean is read in `options`."""
+"""All flags of a command that runs a job, in the groups of its `--help`. `job_options` reads what they mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .from_settings import add_settings
 from .parser import FlagParser
 from .shared_flags import add_engine, add_logging, add_manager, add_model
 from .task_commands import TaskCommand
-from .traces import add_traces
+from .trace_flags import add_traces
 
 CHAT = {"auto": None, "always": True, "never": False}
 """What the values of `--chat` mean."""

@@ -17,10 +17,10 @@ from apache_beam.runners.runner import PipelineState
 from rich.console import Console
 
 from millrace.transforms.addresses import Files, PubSubAddress
-from millrace.transforms.elements.metrics import tallied
+from millrace.transforms.elements.beam_metrics import tallied
 
 from ..edge import STOPPED, interruptible
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import clear_temporary, drain_file, drains
 from ..runners.prism import OwnPrism
 from .logs import tell

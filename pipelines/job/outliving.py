@@ -13,7 +13,7 @@ import apache_beam as beam
 
 from millrace.model_manager.wire.errors import WorkerLost
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import files_of
 from .summary import Outcome
 

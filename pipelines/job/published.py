@@ -24,11 +24,11 @@ from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import JobStatus
-from millrace.transforms.elements.metrics import tallied
+from millrace.transforms.elements.beam_metrics import tallied
 from millrace.transforms.elements.recent_rows import RecentRows, watched_rows
 from millrace.transforms.reading.count import RowCount
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from ..pages.sketches import Sample
 from .polling import Clock, ReadStatus, beside, job_status
 from .progress import Speed
@@ -126,7 +126,7 @@ class _Publisher:
 
 
 def counts_of(tally: Mapping[str, int]) -> RowTally:
-    """Counts of rows from a tally whose names are those of Beam's counters (transforms/elements/metrics.py)."""
+    """Counts of rows from a tally whose names are those of Beam's counters (transforms/elements/beam_metrics.py)."""
     found = Counter(tally)
     return RowTally(
         read=found["prompts"] + found["unreadable_rows"],

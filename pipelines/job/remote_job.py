@@ -12,7 +12,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability.portable_runner import PipelineResult, PortableMetrics
 
-from millrace.transforms.elements.metrics import NAMESPACE
+from millrace.transforms.elements.beam_metrics import NAMESPACE
 
 from .words import answered
 

@@ -30,7 +30,7 @@ from millrace.transforms.writing.output_files import OutputFiles
 
 from ..dataflow.submission import Build, run_on_dataflow
 from ..edge import STOPPED, TERMINATED, interruptible
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from ..places.checks import check, check_checkpoints
 from ..places.claims import claimed
 from ..places.provenance import forget_identity, with_identity

@@ -16,7 +16,7 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
 from millrace.transforms.addresses import Address, Files
-from millrace.transforms.elements.metrics import ACTIVE, NAMESPACE, failures_in
+from millrace.transforms.elements.beam_metrics import ACTIVE, NAMESPACE, failures_in
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
 from millrace.transforms.elements.repeated_ids import RepeatedIds, answered_ids, repeated_ids
 from millrace.transforms.models.summary_counters import counted_unmet, failed_changes

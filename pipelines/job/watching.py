@@ -12,12 +12,12 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.messages import Status
-from millrace.transforms.elements.metrics import failures_in, tallied
+from millrace.transforms.elements.beam_metrics import failures_in, tallied
 from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
 from millrace.transforms.streams.readers import when_reading
 from millrace.transforms.writing.resume import count_completed
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import files_of, input_format_of
 from .polling import ReadStatus, counted_since, job_status
 from .progress import Speed, shown_progress

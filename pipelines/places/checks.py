@@ -24,7 +24,7 @@ from millrace.transforms.files.input_files import is_damage, open_input
 from millrace.transforms.runners import TRIED, has_checkpoints
 from millrace.transforms.tasks import ScoreSettings
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from .loops import check_apart, check_reads_no_output
 from .provenance import check_settings
 from .sources_and_sinks import files_at, files_of, has_files, input_format_of, letters_apart, of_windows, reader, writer

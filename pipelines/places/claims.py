@@ -24,7 +24,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Files
 from millrace.transforms.files.object_stores import is_local
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from .bucket_claims import claimed_in_bucket
 from .claimant import Claimant, refusal
 from .sources_and_sinks import files_at, letters_apart

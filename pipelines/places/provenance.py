@@ -26,7 +26,7 @@ from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.shapes import Items, Leaf, Maybe, Piece, Shape
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 
 _WORDS = ("title", "description", "examples", "default", "$comment")
 """Keywords of a JSON Schema that do not restrict its values."""

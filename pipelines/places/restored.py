@@ -19,7 +19,7 @@ from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
 from ..edge import unwrapped
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from .sources_and_sinks import files_at, letters_apart
 
 

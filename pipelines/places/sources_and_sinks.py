@@ -30,7 +30,7 @@ from millrace.transforms.writing.arrow_schema import extracted_schema
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 from millrace.transforms.writing.write_completions import WriteCompletions
 
-from ..flags.options import JobOptions
+from ..flags.job_options import JobOptions
 from .loops import topics_written
 
 

@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from millrace.model_manager.wire.address import TcpAddress, parse_address
 from millrace.model_manager.wire.manager_place import ADDRESS_VARIABLE, KEY_VARIABLE
 from millrace.pipelines.commands.manager import manager_parser
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.runners.worker_pool import DEFAULT_ADDRESS
 from tests.model_manager.backends.environments import made, named
 

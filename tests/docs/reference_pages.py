@@ -34,8 +34,8 @@ from millrace.model_manager.wire.timings import Timings
 from millrace.pipelines.cli import COMMANDS, dispatch
 from millrace.pipelines.flags.task_commands import TASKS
 from millrace.serving.window.figures import Figures, ServerFigures
+from millrace.transforms.elements.beam_metrics import METRICS
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
-from millrace.transforms.elements.metrics import METRICS
 from millrace.transforms.elements.task_results import Classified, ContinuationScore, Embedded, Extracted, Scored
 from millrace.transforms.writing.output_rows import (
     CLASSIFIED_SCHEMA,

@@ -211,7 +211,9 @@ def test_a_command_that_cannot_print_what_it_shows_says_so() -> None:
     assert ended.stderr == "millrace: stdout cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("module", ["millrace.pipelines.cli", "millrace.pipelines.commands.tasks", "apache_beam"])
+@pytest.mark.parametrize(
+    "module", ["millrace.pipelines.cli", "millrace.pipelines.commands.job_commands", "apache_beam"]
+)
 def test_an_interrupt_during_any_import_ends_quietly(module: str) -> None:
     program = f"""
 import builtins, os, signal, sys

@@ -12,8 +12,8 @@ from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
 from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.transforms.elements.beam_metrics import ACTIVE
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt, Usage
-from millrace.transforms.elements.metrics import ACTIVE
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.client import ClientOptions
 from millrace.transforms.models.shared_model import SharedModel
@@ -337,7 +337,7 @@ class SlowToLoad(StandInClient):
 
 def test_the_time_of_generation_begins_when_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlowToLoad, "now", 1000.0)
-    for module in ("requests.element_requests", "elements.metrics"):
+    for module in ("requests.element_requests", "elements.beam_metrics"):
         monkeypatch.setattr(f"millrace.transforms.{module}.wall_clock", lambda: SlowToLoad.now)
     with pipeline() as p:
         _ = p | beam.Create(["one"]) | generate(client=SlowToLoad)

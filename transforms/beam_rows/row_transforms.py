@@ -23,8 +23,8 @@ from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, Requ
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..classify import Classify
+from ..elements.beam_metrics import Count
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
-from ..elements.metrics import Count
 from ..elements.prompt_rows import SAMPLING_NAMES, RowShape, parse_row
 from ..embed import Embed
 from ..extract import Extract

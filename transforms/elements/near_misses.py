@@ -17,7 +17,7 @@ from millrace.model_manager.wire.conversion import nearest
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.sampling import nearest_parameter
 
-from .metrics import NAMESPACE
+from .beam_metrics import NAMESPACE
 from .prompt_rows import NESTED_PARAMS
 
 _log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import counted
 
+from .beam_metrics import NAMESPACE
 from .completions import Prompt
-from .metrics import NAMESPACE
 
 _REPEATED, _ANSWERED = "repeated_id:", "answered_id:"
 _PARTS = 64

@@ -12,7 +12,7 @@ from apache_beam.metrics import Metrics
 
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 
-from ..elements.metrics import NAMESPACE
+from ..elements.beam_metrics import NAMESPACE
 from .shared_model import Lease
 
 MADE = "model_changes"

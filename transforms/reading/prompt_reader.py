@@ -9,8 +9,8 @@ import apache_beam as beam
 
 from millrace.model_manager.wire.errors import ErrorInfo
 
+from ..elements.beam_metrics import Count, Failures
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
-from ..elements.metrics import Count, Failures
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
 from ..elements.recent_rows import tell_failed

@@ -21,8 +21,8 @@ from millrace.model_manager.wire.request import Task as RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 
+from ..elements.beam_metrics import RequestMetrics
 from ..elements.completions import DEAD_LETTERS, Completion, DeadLetter, Prompt
-from ..elements.metrics import RequestMetrics
 from ..elements.near_misses import NearMisses
 from ..elements.prompt_rows import RowShape
 from ..elements.prompts import as_prompt, seeded, split_key, unusable_dead_letter

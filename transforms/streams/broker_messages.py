@@ -20,8 +20,8 @@ from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.errors import ConfigError, RequestError
 
+from ..elements.beam_metrics import Count
 from ..elements.completions import Completion, DeadLetter, Prompt
-from ..elements.metrics import Count
 from ..elements.prompt_rows import RowShape, take_id, take_params
 from ..elements.task_results import Result
 from ..reading.prompt_reader import PromptReader, ReaderSettings, RowsDoFn

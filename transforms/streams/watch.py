@@ -22,8 +22,8 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from millrace.model_manager.wire.errors import ConfigError, StorageError
 
+from ..elements.beam_metrics import Count
 from ..elements.completions import DEAD_LETTERS, DeadLetter
-from ..elements.metrics import Count
 from ..elements.recent_rows import tell_failed
 from ..files.file_systems import match
 from ..reading.file_ranges import FileRange, split_file

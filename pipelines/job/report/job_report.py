@@ -22,7 +22,7 @@ from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
 from ...edge import asked_twice, unwrapped
-from ...flags.options import JobOptions
+from ...flags.job_options import JobOptions
 from ...pages.found_prompts import Input
 from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page

@@ -17,7 +17,7 @@ import millrace
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 
-from ...flags.options import JobOptions
+from ...flags.job_options import JobOptions
 from ...pages.texts import clipped, duration
 from ...plan.prices import Prices
 

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands.job_commands import generate as main
 from tests.json_lines import rows_of
 from tests.model_manager.engine import adapters_made_here, random_checkpoints
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.pipelines.commands import tasks
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.commands import job_commands
+from millrace.pipelines.flags.job_options import parse
 from millrace.transforms.generate import Generate
 from millrace.transforms.models.stand_in import StandInClient
 from millrace.transforms.streams.watch import WatchPrompts
@@ -19,8 +19,8 @@ def watch(folder: Path, *flags: str) -> list[str]:
     options = parse(["--input", f"watch:{folder}/*.txt", "--output", f"{folder}/out/c", *flags])
     read = WatchPrompts(f"{folder}/*.txt", interval=0.2, settle=0.0, stop_after=0.4).with_exception_handling()
     with pytest.MonkeyPatch.context() as patch, pipeline() as p:
-        patch.setattr(tasks, "reader", lambda _: read)
-        tasks.build(p, options, Generate("stand-in", open_client=StandInClient))
+        patch.setattr(job_commands, "reader", lambda _: read)
+        job_commands.build(p, options, Generate("stand-in", open_client=StandInClient))
     return [row["id"] for row in rows_of(folder, "out/c-*.jsonl")]
 
 

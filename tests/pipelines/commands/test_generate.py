@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.client.status import read_status
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands.job_commands import generate as main
 from tests.json_lines import rows_of
 from tests.runtime_folders import status_of
 

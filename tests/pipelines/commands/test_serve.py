@@ -8,7 +8,7 @@ from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.pipelines.commands.serve import job_of, serve_parser
 from millrace.pipelines.flags.backend import read_backend
 from millrace.pipelines.flags.from_settings import given
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 
 
 @pytest.mark.parametrize(

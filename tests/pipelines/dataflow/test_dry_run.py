@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.pipelines.commands.tasks import classify, embed, extract, generate, score
+from millrace.pipelines.commands.job_commands import classify, embed, extract, generate, score
 from tests.pipelines.refusals import Refused
 
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/a-project/r/millrace:1"

@@ -2,7 +2,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.dataflow.flex_template import flags_of
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 
 
 def test_parameters_become_the_flags_of_the_command() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.pipelines.dataflow.flex_template import flags_of
 from millrace.pipelines.dataflow.metadata import metadata
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 
 DEPLOY = Path(__file__).parents[3] / "deploy/dataflow"
 FILE = json.loads((DEPLOY / "metadata.json").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from tests.pipelines.clean_environments import ROOT, checkout_copied, clean_envi
 ENGINE_PACKAGES = BACKENDS["torch"].modules
 LOADS = """
 import json, sys
-import millrace.pipelines.commands.tasks, millrace.transforms
+import millrace.pipelines.commands.job_commands, millrace.transforms
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve
 from millrace.pipelines.dataflow.package import find_package

@@ -10,8 +10,8 @@ import pytest
 from apache_beam.internal import pickler
 from apache_beam.internal.cloudpickle import cloudpickle
 
-from millrace.pipelines.commands.tasks import transform_of
-from millrace.pipelines.flags.options import JobOptions, parse
+from millrace.pipelines.commands.job_commands import transform_of
+from millrace.pipelines.flags.job_options import JobOptions, parse
 from millrace.transforms.tasks import MAX_TOKENS, ClassifySettings, ExtractSettings
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.template import DEFAULT_TEMPLATE

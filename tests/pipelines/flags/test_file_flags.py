@@ -8,7 +8,7 @@ import pytest
 
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
 LARK = 'start: "x" A\nA: /[ab]/\n'

@@ -11,7 +11,7 @@ import pytest
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.memory import memory_need
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands.job_commands import generate as main
 from tests.json_lines import rows_of, write_rows
 
 ROWS = 90

@@ -20,7 +20,7 @@ from millrace import DeadLetter, Generate, Prompt, SamplingParams, WatchedFile, 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import Status
-from millrace.pipelines.commands import tasks
+from millrace.pipelines.commands import job_commands
 from tests.json_lines import rows_of, write_rows
 from tests.model_manager.engine import random_checkpoints
 from tests.runtime_folders import status_of
@@ -65,11 +65,11 @@ class Job:
 
     def run(self, output: str, *flags: str, model: str = "a") -> int:
         places = ["--input", str(self.folder / "prompts.jsonl"), "--output", str(self.folder / output / "c")]
-        return tasks.generate([*places, "--model", str(self.folder / model), *QUICK, *self.engine, *flags])
+        return job_commands.generate([*places, "--model", str(self.folder / model), *QUICK, *self.engine, *flags])
 
     def run_with_updates(self, output: str, *flags: str) -> int:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tasks, "reader", lambda _: Paced(self))
+            patch.setattr(job_commands, "reader", lambda _: Paced(self))
             return self.run(output, f"--model_updates=watch:{self.file}", "--model_updates_every=0.05", *flags)
 
     def run_with_a_change(self, output: str, **settings: Any) -> None:

@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 
 from millrace.model_manager.wire.errors import WorkerLost
-from millrace.pipelines.flags.options import JobOptions, parse
+from millrace.pipelines.flags.job_options import JobOptions, parse
 from millrace.pipelines.job.outliving import outliving_workers
 from millrace.pipelines.job.summary import Outcome, outcome_so_far
 from millrace.pipelines.places.sources_and_sinks import files_of

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.flags.task_commands import TaskName
 from millrace.pipelines.places.checks import check
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.commands.tasks import extract
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.commands.job_commands import extract
+from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.flags.task_commands import TaskName
 from millrace.pipelines.places.checks import check
 from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity

@@ -11,8 +11,8 @@ import apache_beam as beam
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.commands.tasks import generate as main
-from millrace.pipelines.flags.options import JobOptions, parse
+from millrace.pipelines.commands.job_commands import generate as main
+from millrace.pipelines.flags.job_options import JobOptions, parse
 from millrace.pipelines.places.checks import check
 from millrace.pipelines.places.sources_and_sinks import are_same_files, clear_temporary, files_of, reader, writer
 from millrace.transforms.addresses import Files

@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.edge import at_the_edge
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.job.run import run_job
 from millrace.pipelines.runners import job_server
 from millrace.pipelines.runners.job_server import hint_at_workers, runs_on_flink

@@ -13,7 +13,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from millrace import Generate, ModelConfig, SamplingParams
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands.job_commands import generate as main
 from millrace.pipelines.runners.prism import OwnPrism
 from millrace.transforms import runners
 from millrace.transforms.models.stand_in import StandInClient

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands.job_commands import generate as main
 from tests.pipelines.streams.jobs import WITHIN, interrupted, nothing_is_left, rows, stream
 from tests.servers.kafka import Kafka, until
 

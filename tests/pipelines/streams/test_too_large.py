@@ -12,7 +12,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined, unused-ignore]
 
 from millrace.model_manager.wire.request import FinishReason
-from millrace.pipelines.commands.tasks import generate as main
+from millrace.pipelines.commands.job_commands import generate as main
 from millrace.transforms.addresses import KafkaTopic
 from millrace.transforms.elements.completions import Completion
 from millrace.transforms.streams.kafka.writer import _Send

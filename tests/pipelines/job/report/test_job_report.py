@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from millrace.pipelines.cli import dispatch
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.job.report.job_report import reported
 from millrace.transforms.writing.output_files import Kind, OutputFiles
 from tests.job_commands import job_command, started

@@ -7,7 +7,7 @@ from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.pipelines.flags.options import parse
+from millrace.pipelines.flags.job_options import parse
 from millrace.transforms.addresses import Files
 from millrace.transforms.runners import has_checkpoints
 

@@ -37,7 +37,7 @@ from .machines import GpuRequest
 from .parser import NO_INPUT
 from .shared_flags import log_level
 from .task_commands import TASKS, TaskCommand, TaskName
-from .traces import read_traces
+from .trace_flags import read_traces
 
 _DATAFLOWS = "--labels"
 """A flag with two meanings: the labels of classify, and Beam's labels of a job on Dataflow."""

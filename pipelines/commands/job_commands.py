@@ -20,7 +20,7 @@ from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
 
 from ..edge import TERMINATED, at_the_edge
-from ..flags.options import JobOptions, parse
+from ..flags.job_options import JobOptions, parse
 from ..flags.task_commands import TaskName
 from ..job.run import run_job
 from ..places.provenance import has_other_template, note_settings
