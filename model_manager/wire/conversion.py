@@ -32,26 +32,23 @@ _NAMES: dict[type[types.Type], tuple[str, str]] = {
 
 
 class SettingsMeta(msgspec.StructMeta):
-    """Settings whose constructor says which name was meant, where msgspec's says only that one is unknown."""
+    """Settings whose constructor says which name was meant, where msgspec's says only that one is unknown, and which
+    may take a field in another type than its own.
+    """
 
     def __call__(self, *given: Any, **fields: Any) -> Any:
-        try:
-            made = super().__call__(*given, **fields)
-        except TypeError:
-            names: tuple[str, ...] = self.__struct_fields__
-            if given:
-                shape = f"{self.__name__}({names[0]}={shown(given[0])})"
-                raise TypeError(f"{self.__name__} takes its settings by name: write {shape}") from None
-            if strange := [name for name in fields if name not in names]:
-                what = f"setting of {self.__name__}"
-                raise TypeError(unknown(strange[0], names, what=what, near=self._nearest)) from None
-            self._check_types(fields)
-            raise
-        self._check_types(fields)
-        return made
+        names: tuple[str, ...] = self.__struct_fields__
+        if given:
+            shape = f"{self.__name__}({names[0]}={shown(given[0])})"
+            raise TypeError(f"{self.__name__} takes its settings by name: write {shape}")
+        if strange := [name for name in fields if name not in names]:
+            what = f"setting of {self.__name__}"
+            raise TypeError(unknown(strange[0], names, what=what, near=self._nearest))
+        return super().__call__(**self._fitted(fields))
 
-    def _check_types(self, fields: Mapping[str, Any]) -> None:
-        """A class may refuse what is given in another type: constructors of structs check none."""
+    def _fitted(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields in the class's own types; constructors of structs neither check nor convert any."""
+        return fields
 
     def _nearest(self, name: str) -> str | None:
         """The setting that was probably meant; a class may know more."""
@@ -76,21 +73,23 @@ def converted(
         for name, kind in _required(settings).items():
             if name not in fields:
                 raise error(f"{name} is missing: takes {_described(types.type_info(kind))}") from None
-        if isinstance(failure.__cause__, error):
-            raise failure.__cause__ from None
-        raise error(_misfit(fields, settings)) from None
+        raise _own_error(failure, fields, settings, error) from None
 
 
 def check_types(settings: msgspec.Struct, error: type[MillraceError]) -> None:
     """Raises `error`, which names the field, for a value of another type: constructors of structs check none."""
-    check_fields({name: getattr(settings, name) for name in settings.__struct_fields__}, type(settings), error)
+    fitted({name: getattr(settings, name) for name in settings.__struct_fields__}, type(settings), error)
 
 
-def check_fields(fields: Mapping[str, Any], settings: type[msgspec.Struct], error: type[MillraceError]) -> None:
-    """Raises `error`, which names the field, for a value of another type than it has in `settings`."""
+def fitted(fields: Mapping[str, Any], settings: type[msgspec.Struct], error: type[MillraceError]) -> dict[str, Any]:
+    """The fields in the types that they have in `settings`: a struct made of an object, a tuple of a list. Raises
+    `error`, which names the field, for a value that cannot be of its type.
+    """
     hints = _hints(settings)
-    if not all(_fits(value, hints[name]) for name, value in fields.items()):
-        raise error(_misfit(fields, settings))
+    try:
+        return {name: msgspec.convert(value, hints[name], str_keys=True) for name, value in fields.items()}
+    except msgspec.ValidationError as failure:
+        raise _own_error(failure, fields, settings, error) from None
 
 
 @cache
@@ -136,6 +135,16 @@ def unknown(
     some = list(known)[:most]
     more = f" and {len(known) - len(some)} more" if len(some) < len(known) else ""
     return f"unknown {what} {shown(name)}: takes {', '.join(some)}{more}"
+
+
+def _own_error(
+    failure: msgspec.ValidationError,
+    fields: Mapping[str, Any],
+    settings: type[msgspec.Struct],
+    error: type[MillraceError],
+) -> MillraceError:
+    """What a struct said itself, else a sentence that names the field, its value and what it takes."""
+    return failure.__cause__ if isinstance(failure.__cause__, error) else error(_misfit(fields, settings))
 
 
 def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Self, TypeVar, get_type_hints
 import msgspec
 
 from .constraint import Constraint
-from .conversion import SettingsMeta, check_fields, converted, nearest, shown
+from .conversion import SettingsMeta, converted, fitted, nearest, shown
 from .errors import InvalidRequest
 
 MOST_LOGPROBS = 20
@@ -105,6 +105,8 @@ class SamplingParams(
     metaclass=SettingsMeta,
 ):
     """Parameters of one request, in the field's usual names; greedy unless `temperature` is above 0.
+
+    A constraint may be given as an object, as a row has it: `constraint={"regex": "[0-9]+"}`.
 
     Raises InvalidRequest, naming the parameter, for a value of another type or outside its range.
     """
@@ -190,8 +192,7 @@ class SamplingParams(
         for name in ("stop", "bad_words"):
             if isinstance(fields.get(name), str):
                 fields[name] = [fields[name]]
-        if isinstance(fields.get("constraint"), Mapping | str):
-            fields["constraint"] = Constraint.parse(fields["constraint"])
+        fields = _with_constraint(fields)
         return converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
 
     @classmethod
@@ -199,12 +200,18 @@ class SamplingParams(
         return nearest_parameter(name)
 
     @classmethod
-    def _check_types(cls, fields: Mapping[str, Any]) -> None:
-        check_fields(fields, cls, InvalidRequest)
+    def _fitted(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        return fitted(_with_constraint(fields), cls, InvalidRequest)
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """These parameters with a row's own on top; raises InvalidRequest as `parse` does."""
         return self.parse(msgspec.to_builtins(self) | dict(fields)) if fields else self
+
+
+def _with_constraint(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields with the constraint made of an object, or of its JSON; an error in it names what is wrong inside."""
+    given = fields.get("constraint")
+    return {**fields, "constraint": Constraint.parse(given)} if isinstance(given, Mapping | str) else fields
 
 
 def _noted(kind: type[_Metadata]) -> list[tuple[str, _Metadata]]:

@@ -98,7 +98,7 @@ class ModelTransform(HandlesExceptions):
         """Raises TypeError for an unknown setting, ConfigError for a value of a wrong type."""
         super().__init__()
         _check_names(type(self), settings)
-        _check_types(type(self), model, params)
+        _check_types(type(self), model, params, settings)
         self._task = task
         self._model = (ModelConfig(model=model) if isinstance(model, str) else model).for_task(task.request)
         self._params = params or SamplingParams()
@@ -180,15 +180,20 @@ class ModelTransform(HandlesExceptions):
         }
 
 
-def _check_types(transform: type, model: object, params: object) -> None:
+def _check_types(transform: type, model: object, params: object, settings: ModelSettings) -> None:
     if not isinstance(model, str | ModelConfig):
         raise ConfigError(f"{transform.__name__}: model takes a name or a ModelConfig, got {type(model).__name__}")
-    if params is not None and not isinstance(params, SamplingParams):
-        said = ", ".join(f"{name}={value!r}" for name, value in params.items()) if isinstance(params, dict) else "…"
-        given = type(params).__name__
-        raise ConfigError(
-            f"{transform.__name__}: params takes SamplingParams, got {given}: write SamplingParams({said})"
-        )
+    for name, given, kind in (
+        ("params", params, SamplingParams),
+        ("manager", settings.get("manager"), ManagerConfig),
+        ("traces", settings.get("traces"), Traces),
+    ):
+        if given is not None and not isinstance(given, kind):
+            said = ", ".join(f"{each}={value!r}" for each, value in given.items()) if isinstance(given, dict) else "…"
+            raise ConfigError(
+                f"{transform.__name__}: {name} takes {kind.__name__}, got {type(given).__name__}:"
+                f" write {kind.__name__}({said})"
+            )
 
 
 def _check_names(transform: type[ModelTransform], given: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.wire.instances import of_type
@@ -39,8 +40,40 @@ def test_each_parameter_is_in_its_page() -> None:
 )
 def test_the_constructor_refuses_a_value_of_another_type(name: str, value: Any) -> None:
     """Its letters would be the stop strings, and a process further on would find the number."""
-    with pytest.raises(InvalidRequest, match=f"^{name}=.*: takes "):
+    with pytest.raises(InvalidRequest, match=f"^{name}[=:].* ?takes "):
         SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("constraint", {"regex": "a|b"}, Constraint(regex="a|b")),
+        ("constraint", '{"choice": ["a", "b"]}', Constraint(choice=("a", "b"))),
+        ("constraint", {"json": True}, Constraint(json=True)),
+        ("stop", ["a", "b"], ("a", "b")),
+        ("logit_bias", {"5": 1}, {5: 1.0}),
+    ],
+)
+def test_the_constructor_makes_of_plain_values_what_a_row_of_them_gives(name: str, value: Any, own: Any) -> None:
+    made: Any = SamplingParams(**{name: value})
+    assert made == SamplingParams.parse({name: value}) == SamplingParams(**{name: own})
+    assert type(getattr(made, name)) is type(own)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"regx": "a"}, "constraint: unknown kind 'regx': did you mean regex?"),
+        ({"regex": 5}, "constraint: regex=5: takes a string"),
+        ({}, "constraint: takes one of regex, json_schema, json, grammar, choice, got none"),
+        ({"type": "object"}, 'constraint: takes a JSON Schema as {"json_schema": {…}}, got one by itself'),
+        (5, "constraint=5: takes an object with regex, json_schema, json, grammar, choice"),
+    ],
+)
+def test_the_constructor_says_what_is_wrong_within_a_constraint(value: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        SamplingParams(constraint=value)
+    assert str(raised.value) == told
 
 
 INVALID = [

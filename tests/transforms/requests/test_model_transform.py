@@ -118,5 +118,15 @@ def _run(transform: ModelTransform) -> None:
 def test_values_of_another_type_are_refused_with_what_to_write() -> None:
     with pytest.raises(ConfigError, match=r"Generate: params takes SamplingParams, got dict: .* SamplingParams\(n=2\)"):
         Generate("m", {"n": 2})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"manager takes ManagerConfig, got dict: write ManagerConfig\(linger=3.0\)"):
+        Generate("m", manager={"linger": 3.0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"traces takes Traces, got str: write Traces\(…\)"):
+        Generate("m", traces="http://localhost:4318")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Embed: model takes a name or a ModelConfig, got int"):
         Embed(3)  # type: ignore[arg-type]
+
+
+def test_a_constraint_given_as_an_object_is_checked_against_the_back_end() -> None:
+    model = ModelConfig(model="m", backend="ctranslate2")
+    with pytest.raises(ConfigError, match=r"^constraint='regex': the back end ctranslate2 takes no constraint"):
+        Generate(model, SamplingParams(constraint={"regex": "a"}))  # type: ignore[arg-type]
