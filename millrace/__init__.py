@@ -3,7 +3,7 @@
     from millrace import Extract, Generate, ModelConfig, ReadPrompts, SamplingParams, WriteCompletions
 
 A name is loaded when it is first used, so `import millrace` costs nothing: the model manager and `millrace ps` never
-load Beam. The folders beside this file are links to the project's three layers, which stand at the top of a checkout.
+load Beam. The folders beside this file are links to the project's four layers, which stand at the top of a checkout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model_manager.wire.config import ManagerConfig, ModelConfig
+    from .model_manager.wire.constraint import Constraint
     from .model_manager.wire.sampling import SamplingParams
+    from .model_manager.wire.traces import Traces
     from .pipelines.runners.local_runner import FnApiRunner
     from .transforms.classify import Classify
     from .transforms.elements.classification import Classification
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from .transforms.models.updates import WatchedFile
     from .transforms.reading.read_prompts import ReadPrompts
     from .transforms.score import Score
+    from .transforms.streams.kafka.reader import ReadKafka
+    from .transforms.streams.kafka.writer import WriteKafka
+    from .transforms.streams.pubsub.reader import ReadPubSub
+    from .transforms.streams.pubsub.writer import WritePubSub
     from .transforms.streams.watch import WatchPrompts
     from .transforms.streams.windowed_files import WriteWindowedFiles
     from .transforms.typed.shapes import Ask, Span
@@ -39,6 +45,7 @@ __all__ = [
     "Classification",
     "Classify",
     "Completion",
+    "Constraint",
     "DeadLetter",
     "Embed",
     "Embedded",
@@ -49,23 +56,30 @@ __all__ = [
     "ManagerConfig",
     "ModelConfig",
     "Prompt",
+    "ReadKafka",
     "ReadPrompts",
+    "ReadPubSub",
     "SamplingParams",
     "Score",
     "Scored",
     "SkipCompleted",
     "Span",
+    "Traces",
     "WatchPrompts",
     "WatchedFile",
     "WriteBigQuery",
     "WriteCompletions",
+    "WriteKafka",
+    "WritePubSub",
     "WriteTable",
     "WriteWindowedFiles",
 ]
 
 _MODULES = {
     "model_manager.wire.config": ("ManagerConfig", "ModelConfig"),
+    "model_manager.wire.constraint": ("Constraint",),
     "model_manager.wire.sampling": ("SamplingParams",),
+    "model_manager.wire.traces": ("Traces",),
     "pipelines.runners.local_runner": ("FnApiRunner",),
     "transforms.classify": ("Classify",),
     "transforms.elements.classification": ("Classification",),
@@ -78,6 +92,10 @@ _MODULES = {
     "transforms.models.updates": ("WatchedFile",),
     "transforms.reading.read_prompts": ("ReadPrompts",),
     "transforms.score": ("Score",),
+    "transforms.streams.kafka.reader": ("ReadKafka",),
+    "transforms.streams.kafka.writer": ("WriteKafka",),
+    "transforms.streams.pubsub.reader": ("ReadPubSub",),
+    "transforms.streams.pubsub.writer": ("WritePubSub",),
     "transforms.streams.watch": ("WatchPrompts",),
     "transforms.streams.windowed_files": ("WriteWindowedFiles",),
     "transforms.typed.shapes": ("Ask", "Span"),

@@ -176,7 +176,8 @@ def test_flags_of_benchmarks_are_in_their_help(
 def test_pipelines_are_built(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of another engine is not looked for: any will do."""
     monkeypatch.setattr("millrace.model_manager.store.environments.environment_python", lambda _: Path(sys.executable))
-    exec(block.code, {"prompts": beam.Pipeline() | beam.Create(["a"])})
+    pipeline = beam.Pipeline()
+    exec(block.code, {"pipeline": pipeline, "prompts": pipeline | beam.Create(["a"])})
 
 
 def test_what_prometheus_is_to_scrape_is_where_the_server_listens() -> None:

@@ -36,7 +36,8 @@ class ReadKafka(ReadMessages):
     """Prompts from a topic's messages, at the time that the topic has for them.
 
     A row without an id is identified by its position, `kafka:TOPIC/PARTITION@OFFSET`. Headers complete rows
-    (messages.py), and a message's key becomes the column `key`. Partitions added later are read by the next job.
+    (streams/broker_messages.py), and a message's key becomes the column `key`. Partitions added later are read by the
+    next job.
     """
 
     def __init__(self, topic: str | KafkaTopic, **rows: Unpack[MessageSettings]) -> None:
