@@ -15,6 +15,7 @@ On a CPU, torch samples steps with a row that sets the parameter, until the comp
 
 A parameter that ends the output belongs to `engine/scheduling/stopping.py` instead, one that bans or favours tokens to
 `engine/sampling/token_rules.py`. Describe it in docs/reference/sampling.md; a test holds that each parameter is there.
+`make reference` and `python -m millrace.pipelines.dataflow.metadata > deploy/dataflow/metadata.json` list its flag.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
-"""A decoded row → a Prompt, or the DeadLetter that says what is wrong with it or with its file. Knows no format."""
+"""One row → a Prompt, or the DeadLetter that says what is wrong with it or with its file.
+
+A row is bytes, of JSON or of text, or was decoded by the reader of a table. What its columns mean says
+elements/prompt_rows.py.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -11,12 +17,16 @@ import msgspec
 from millrace.model_manager.wire.errors import RequestError
 
 from ..elements.completions import DeadLetter, Prompt
-from ..elements.prompt_rows import RowShape, batch_endpoint, given_id, parse_row, too_deep
+from ..elements.prompt_rows import RowShape, batch_endpoint, given_id, parse_row, text_prompt, too_deep
+from ..files.formats import InputFormat
+from ..files.lines import Line
 
 BOM = b"\xef\xbb\xbf"
 """What text in UTF-8 may begin with."""
 SHOWN = 2000
 """Bytes that a dead letter has of a row that is no object."""
+_Parse = Callable[[str, RowShape, str], Prompt | DeadLetter]
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class UnreadableRow(RequestError):
@@ -32,6 +42,52 @@ def check_column_names(names: Iterable[str]) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise UnreadableFile(f"two columns are called `{twice}`: give each a name of its own; all rows are missing")
+
+
+def message_row(data: bytes, form: InputFormat, shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:
+    """The row that a message's payload is: of JSON, or a text."""
+    if not data.strip():
+        return letter(UnreadableRow("the message is empty"), position, "")
+    return row_or_letter(Line(0, data[:limit], too_long=len(data) > limit), shape, position, limit, ROW_OF[form])
+
+
+def row_or_letter(
+    line: Line, shape: RowShape, position: str, limit: int, parse: _Parse, what: str = "row"
+) -> Prompt | DeadLetter:
+    """The row that some bytes are; `what` their letter calls them."""
+    shown = line.data[:SHOWN].decode("utf-8", "backslashreplace")
+    if line.too_long:
+        return letter(UnreadableRow(f"the {what} is longer than {limit} bytes"), position, shown)
+    try:
+        text = line.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return letter(UnreadableRow(f"not UTF-8: {error.reason} at byte {error.start} of the {what}"), position, shown)
+    return parse(text, shape, position)
+
+
+def text_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
+    """The row of a line, a message or a file that is the prompt itself."""
+    try:
+        return text_prompt(text, shape, position=position)
+    except RequestError as error:
+        return letter(error, position, text)
+
+
+def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
+    try:
+        row = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return letter(UnreadableRow(f"not JSON: {_fault(text) or without_prefix(error)}"), position, text)
+    return prompt_or_letter(row, shape, position, text)
+
+
+def _fault(text: str) -> str:
+    """What is wrong with a text that has half a character in it, which the reader takes for its end; else empty."""
+    try:
+        found = _SURROGATE.search(json.dumps(json.loads(text), ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return ""
+    return f"\\u{ord(found[0]):x} is half of a character, without the other half (a lone surrogate)" if found else ""
 
 
 def prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | None = None) -> Prompt | DeadLetter:
@@ -58,3 +114,7 @@ def file_letter(path: str, reason: str) -> DeadLetter:
 def without_prefix(error: Exception) -> str:
     """What is wrong with a JSON text, which the reader's error says twice."""
     return str(error).removeprefix("JSON is malformed: ")
+
+
+ROW_OF: dict[InputFormat, _Parse] = {"jsonl": _json_row, "text": text_row}
+"""What reads one line, or one message."""

@@ -26,7 +26,7 @@ from ..elements.prompt_rows import RowShape, take_id, take_params
 from ..elements.task_results import Result
 from ..reading.prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from ..reading.read_csv import typed_cells
-from ..reading.read_rows import message_row
+from ..reading.row_letters import message_row
 from ..writing.output_rows import json_line
 from .last_steps import end_quietly
 
