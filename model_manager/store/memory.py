@@ -1,5 +1,8 @@
 """Estimates the memory that a model takes once it is loaded, from its files. Knows no torch.
 
+`Weights` counts what weights take once loaded, for an engine that loads them too. `file_bytes` counts the files, also
+for a job that sizes machines for a model which is not on this one (pipelines/places/checkpoint_size.py).
+
 manager/memory_scheduler.py decides by this estimate which models fit together. The engine that loads the model
 measures, and has the last word.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from ..wire.errors import MillraceError, ModelNotFound
 from ..wire.machine import ENGINE_BYTES
-from .contents import is_in_format, weight_files
+from .contents import is_in_format, is_wanted, weight_files
 from .gguf import gguf_bytes, is_gguf
 from .weight_headers import Tensor, read_header
 
@@ -52,6 +55,41 @@ class MemoryNeed:
         return self.fixed + self.least_cache
 
 
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a checkpoint, as the headers of its files have them; counts of numbers."""
+
+    matrices: int
+    vectors: int
+    stored_bytes: int
+    tied: int
+    """Numbers of the embedding, if the output layer is tied to it; else 0."""
+    is_quantized: bool
+    """True if they are stored in few bits, and stay so."""
+
+    def loaded_bytes(self, width: float, *, on_cpu: bool, matrix_width: float | None = None) -> int:
+        """Least bytes once loaded, at so many a number; `matrix_width` is that of matrices which a load quantizes.
+
+        On a CPU a tied output layer is packed beside the embedding.
+        """
+        matrices = self.matrices * (width if matrix_width is None else matrix_width)
+        loaded = self.stored_bytes if self.is_quantized else matrices + self.vectors * width
+        return int(loaded + (self.tied * width if on_cpu else 0))
+
+
+def weight_patterns(names: Collection[str], backend: str) -> tuple[str, ...]:
+    """Patterns of the files that hold weights, among those of a model's folder: of the back end's own format, if the
+    model is in it.
+    """
+    own = BACKENDS[backend].own_files
+    return own if own and own[0] in names else ("*.safetensors",)
+
+
+def file_bytes(sizes: Mapping[str, int], patterns: Sequence[str]) -> int:
+    """Bytes of the files that match, of all whose bytes are given by their names."""
+    return sum(size for name, size in sizes.items() if is_wanted(name, patterns))
+
+
 def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
     """The need of one engine, of all its processes together. Nothing for servers, whose memory is not ours to count.
 
@@ -76,14 +114,18 @@ def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
     if is_gguf(config.model):
         return MemoryNeed(gguf_bytes(config.model, folder))
     if is_in_format(folder, config.backend):
-        return MemoryNeed(sum(path.stat().st_size for path in folder.glob("*.bin")))
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        return MemoryNeed(file_bytes(sizes, weight_patterns(sizes, config.backend)))
     if not (folder / "config.json").is_file():  # to open a pipe would wait for who writes to it
         raise ModelNotFound(f"{folder}: config.json is no file")
     model = json.loads((folder / "config.json").read_bytes())
     model = model.get("text_config") or model
-    weights = _weights(folder)
-    width = _width(config, weights)
-    fixed = _weight_bytes(config, model, weights, width) + config.max_loras * _adapter_bytes(config, model, width)
+    tensors = _tensors(folder)
+    width = _width(config, tensors)
+    weights = _weights(model, tensors)
+    matrix_width = _BYTES.get(config.quantization, width)
+    loaded = weights.loaded_bytes(width, on_cpu=config.device != "cuda", matrix_width=matrix_width)
+    fixed = loaded + config.max_loras * _adapter_bytes(config, model, width)
     if "kv_cache_gib" not in BACKENDS[config.backend].settings:
         return MemoryNeed(fixed)
     length = config.max_model_len or int(model["max_position_embeddings"])
@@ -92,32 +134,26 @@ def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
     return MemoryNeed(fixed, least * token, length * config.max_num_seqs * token)
 
 
-def _weights(folder: Path) -> list[Tensor]:
+def _tensors(folder: Path) -> list[Tensor]:
     return [tensor for file in weight_files(folder) for tensor in (read_header(file).tensors or {}).values()]
 
 
-def _weight_bytes(config: ModelConfig, model: Mapping[str, Any], weights: list[Tensor], width: float) -> int:
-    """Least bytes of the weights."""
-    if model.get("quantization_config"):
-        return sum(math.prod(each["shape"]) * _STORED.get(each["dtype"], 1) for each in weights)
-    matrices = _BYTES.get(config.quantization, width)
-    numbers = [(math.prod(each["shape"]), len(each["shape"])) for each in weights]
-    table = int(model.get("vocab_size", 0)), int(model.get("hidden_size", 0))
+def _weights(model: Mapping[str, Any], tensors: list[Tensor]) -> Weights:
     is_tied = bool(model.get("tie_word_embeddings", True))
-    again = tied_output_numbers(*table, is_tied=is_tied, on_cpu=config.device != "cuda") * width
-    return int(sum(count * (matrices if rank > 1 else width) for count, rank in numbers) + again)
+    return Weights(
+        matrices=sum(math.prod(each["shape"]) for each in tensors if len(each["shape"]) > 1),
+        vectors=sum(math.prod(each["shape"]) for each in tensors if len(each["shape"]) <= 1),
+        stored_bytes=sum(math.prod(each["shape"]) * _STORED.get(each["dtype"], 1) for each in tensors),
+        tied=int(model.get("vocab_size", 0)) * int(model.get("hidden_size", 0)) if is_tied else 0,
+        is_quantized=bool(model.get("quantization_config")),
+    )
 
 
-def tied_output_numbers(vocab_size: int, hidden_size: int, *, is_tied: bool, on_cpu: bool) -> int:
-    """Numbers that an output layer tied to the embedding takes: on a CPU it is packed beside the embedding."""
-    return vocab_size * hidden_size if is_tied and on_cpu else 0
-
-
-def _width(config: ModelConfig, weights: list[Tensor]) -> float:
+def _width(config: ModelConfig, tensors: list[Tensor]) -> float:
     """Bytes of a weight that is not quantized. Some CPUs compute in four bytes what is stored in two."""
     if config.dtype != "auto":
         return _BYTES[config.dtype]
-    stored = max((_STORED.get(each["dtype"], 1) for each in weights), default=4)
+    stored = max((_STORED.get(each["dtype"], 1) for each in tensors), default=4)
     return max(2, min(4, stored)) if config.device == "cuda" else 4
 
 

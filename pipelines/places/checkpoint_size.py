@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from millrace.model_manager.store import resolve
-from millrace.model_manager.store.contents import is_wanted
 from millrace.model_manager.store.gguf import file_pattern, gguf_bytes, is_gguf
 from millrace.model_manager.store.kinds_of_names import in_bucket, is_hub_name
-from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.store.memory import file_bytes, weight_patterns
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
 from millrace.transforms.files.file_systems import match
-
-_WEIGHTS = ".safetensors"
 
 
 def is_remote(model: str) -> bool:
@@ -27,10 +24,9 @@ def weights_bytes(model: str, revision: str | None = None, backend: str = "torch
     home, _, file = model.rpartition("/")
     if is_gguf(model) and not is_remote(model):
         return gguf_bytes(model, resolve(model))
-    sizes, own = _sizes(home if is_gguf(model) else model, revision, backend), BACKENDS[backend].own_files
-    weights = own if own and own[0] in sizes else (f"*{_WEIGHTS}",)
-    patterns = (file_pattern(file),) if is_gguf(model) else weights
-    total = sum(size for name, size in sizes.items() if is_wanted(name, patterns))
+    sizes = _sizes(home if is_gguf(model) else model, revision, backend)
+    patterns = (file_pattern(file),) if is_gguf(model) else weight_patterns(sizes, backend)
+    total = file_bytes(sizes, patterns)
     if not total:
         raise ModelNotFound(f"--model {model}: there are no {patterns[0].lstrip('*')} files")
     return total

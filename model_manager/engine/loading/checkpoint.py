@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...store.contents import weight_files
+from ...store.memory import Weights
 from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from ..cpu.parameter_reader import Shape
 from ..quantization.stored_formats import refusal
@@ -58,8 +59,6 @@ class Checkpoint:
     stored_dtype: torch.dtype
     """The format of most weights; in a quantized checkpoint, of most weights that are not quantized."""
     stored_bytes: int
-    num_parameters: int
-    """Numbers that the files hold."""
     quantization: dict[str, Any] | None
     """How its weights are quantized, as config.json says."""
     eos_token_ids: list[int]
@@ -67,6 +66,20 @@ class Checkpoint:
     """Where the config is kept for later starts."""
     is_text_part: bool
     """True if only the text part is served; `config` and `model_class` are then the text part's."""
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What the files hold."""
+        numbers: Counter[bool] = Counter()
+        for _, shape in self.parameters.values():
+            numbers[len(shape) > 1] += math.prod(shape)
+        return Weights(
+            matrices=numbers[True],
+            vectors=numbers[False],
+            stored_bytes=self.stored_bytes,
+            tied=self.config.vocab_size * self.config.hidden_size if self.config.tie_word_embeddings else 0,
+            is_quantized=self.quantization is not None,
+        )
 
     @property
     def model_class(self) -> Any:
@@ -112,7 +125,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         parameters=parameters,
         stored_dtype=max(_DTYPES.values(), key=lambda dtype: counts[dtype]),
         stored_bytes=sum(count * dtype.itemsize for dtype, count in counts.items()),
-        num_parameters=counts.total(),
         quantization=quantized,
         eos_token_ids=_eos_token_ids(folder, whole),
         kept=kept,

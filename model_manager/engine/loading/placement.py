@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 import torch
 
-from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, tied_output_numbers
+from ...store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE
 from ...wire.config import ModelConfig
 from ...wire.machine import cores_of_engines, free_memory
 from ..paged_attention import AttentionLayout, CacheShape
@@ -75,13 +75,8 @@ class Placement:
 
     @property
     def weight_bytes(self) -> int:
-        """Least bytes of the whole model once loaded."""
-        model, checkpoint = self.checkpoint.config, self.checkpoint
-        is_tied, on_cpu = model.tie_word_embeddings, self.device.type == "cpu"
-        packed_again = tied_output_numbers(model.vocab_size, model.hidden_size, is_tied=is_tied, on_cpu=on_cpu)
-        if checkpoint.quantization is not None:
-            return int(checkpoint.stored_bytes + packed_again * self.dtype.itemsize)
-        return int(checkpoint.num_parameters + packed_again) * self.dtype.itemsize
+        """Bytes of the whole model as it is loaded, before any of its matrices is quantized."""
+        return self.checkpoint.weights.loaded_bytes(self.dtype.itemsize, on_cpu=self.device.type == "cpu")
 
     @property
     def unpacked_bytes(self) -> int:

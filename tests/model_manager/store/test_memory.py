@@ -36,6 +36,17 @@ def test_weights_and_cache_are_as_the_engine_counts_them() -> None:
     )
 
 
+def test_so_are_weights_that_are_stored_in_few_bits_with_a_tied_output_beside_them(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "model")
+    config = json.loads((FOLDER / "config.json").read_bytes())
+    stored = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"quantization_config": stored}))
+    checkpoint = read_checkpoint(tmp_path / "model")
+    placed = Placement.choose(CONFIG, checkpoint).weight_bytes
+    assert memory_need(CONFIG, str(tmp_path / "model")).fixed == placed + ENGINE_BYTES
+    assert placed == checkpoint.stored_bytes + checkpoint.weights.tied * 4 > checkpoint.stored_bytes
+
+
 def test_settings_count() -> None:
     assert need(quantization="int8").fixed < need(dtype="bfloat16").fixed < need().fixed
     assert need(max_num_seqs=1).most_cache * 64 == need().most_cache
@@ -51,7 +62,7 @@ def test_weights_in_another_engines_format_count_by_their_files(tmp_path: Path) 
     for name, size in (("openvino_model.xml", 10), ("openvino_model.bin", 5000), ("openvino_tokenizer.bin", 70)):
         (tmp_path / name).write_bytes(bytes(size))
     shutil.copy(FOLDER / "config.json", tmp_path)
-    assert memory_need(ModelConfig(backend="openvino"), str(tmp_path)) == MemoryNeed(ENGINE_BYTES + 5070)
+    assert memory_need(ModelConfig(backend="openvino"), str(tmp_path)) == MemoryNeed(ENGINE_BYTES + 5080)
 
 
 def test_a_server_takes_nothing_that_is_counted() -> None:
