@@ -6,7 +6,7 @@ completions = prompts | Generate("org/model", SamplingParams(max_tokens=128))
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.request import Output
@@ -16,7 +16,7 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from .elements.completions import Completion, Prompt
 from .elements.prompt_rows import RowShape
 from .elements.prompt_template import with_system
-from .models.client import Client, CuttingClient
+from .models.client import Client
 from .requests.model_transform import ModelSettings, ModelTransform, chat_with
 
 
@@ -79,9 +79,7 @@ class _Generating:
 
     def submit(self, client: Client, prompt: Prompt, params: SamplingParams, request_id: str) -> Future[Any]:
         content = with_system(prompt, self._system)
-        if self._keep_cut:
-            return cast(CuttingClient, client).submit(content, params, request_id=request_id, may_be_cut=True)
-        return client.submit(content, params, request_id=request_id)
+        return client.submit(content, params, request_id=request_id, may_be_cut=self._keep_cut)
 
     def element(self, prompt: Prompt, result: Output, model: str, revision: str) -> Completion:
         return Completion.of(prompt, result, model, revision)

@@ -33,7 +33,7 @@ class ReversingClient(StandInClient):
         self._room = options.model.max_num_seqs
         self._waiting: list[tuple[Future[Any], list[str], SamplingParams]] = []
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:  # noqa: ARG002
         mine: Future[Any] = Future()
         self._waiting.append((mine, prompt.split(), params))
         if len(self._waiting) == self._room:
@@ -53,7 +53,7 @@ class RecordingClient(PickyClient):
         super().__init__(options)
         self.log.append(("open", options.job))
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:
         self.log.append(("submit", request_id))
         future = super().submit(prompt, params, request_id=request_id)
         future.add_done_callback(lambda done: self._cancelled(request_id) if done.cancelled() else None)

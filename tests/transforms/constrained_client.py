@@ -65,7 +65,7 @@ def _openness(token: bytes) -> tuple[int, bool, bytes]:
 class ConstrainedClient(StandInClient):
     """Its answers are sentences of the constraint; which ones, the prompt and the seed say."""
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:  # noqa: ARG002
         self._checked(prompt)
         found = constrained(str(prompt), params)  # here, where an assertion of ours is seen
         return self._start(lambda: found)

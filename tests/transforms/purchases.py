@@ -96,7 +96,7 @@ _DECIMALS = ("total", "price")
 class PurchasesClient(StandInClient):
     """Answers the documents `0`, `1`, `2` with these."""
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:  # noqa: ARG002
         assert isinstance(prompt, str)
         text = written(ANSWERS[int(prompt.removesuffix("\nJSON:")[-1])])
         said = Logprobs([], [], tokens=[TokenLogprob(text, 1, -0.5, [])])

@@ -38,7 +38,7 @@ class SeenClient(ConstrainedClient):
 
     asked: ClassVar[list[tuple[Content, SamplingParams]]] = []
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str, **_: Any) -> Any:
         self.asked.append((prompt, params))
         return super().submit(prompt, params, request_id=request_id)
 
@@ -340,7 +340,7 @@ def test_without_handling_a_failure_fails_the_job() -> None:
 class CutClient(ConstrainedClient):
     """Answers end a character before their end."""
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:  # noqa: ARG002
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str, **_: Any) -> Any:  # noqa: ARG002
         whole = constrained(str(prompt), params)
         return self._start(lambda: msgspec.structs.replace(whole, text=whole.text[:-1]))
 
@@ -348,7 +348,7 @@ class CutClient(ConstrainedClient):
 class ShortClient(ConstrainedClient):
     """Answers that a client without constraints has cut at `max_tokens`."""
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Any:  # noqa: ARG002
+    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str, **_: Any) -> Any:  # noqa: ARG002
         whole = constrained(str(prompt), params)
         return self._start(lambda: msgspec.structs.replace(whole, finish_reason=FinishReason.LENGTH))
 

@@ -229,6 +229,25 @@ def test_a_failure_of_who_takes_the_results_cancels_what_is_outstanding(recorded
     assert [name for what, name in recorded if what == "cancel"]
 
 
+class CuttingClient(StandInClient):
+    """Keeps whether each answer may be cut."""
+
+    asked: ClassVar[list[bool]] = []
+
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, may_be_cut: bool = False) -> Future[Any]:
+        self.asked.append(may_be_cut)
+        return super().submit(prompt, params, request_id=request_id)
+
+
+@pytest.mark.parametrize("keep_cut", [True, False])
+def test_the_client_is_told_whether_a_cut_answer_is_kept(keep_cut: bool) -> None:
+    CuttingClient.asked.clear()
+    with pipeline() as p:
+        completions = p | beam.Create(["one"]) | Generate("stand-in", keep_cut=keep_cut, open_client=CuttingClient)
+        check(completions, lambda rows: [row.text for row in rows] == ["ONE"])
+    assert CuttingClient.asked == [keep_cut]
+
+
 class HeldClient(StandInClient):
     """Answers nothing before it is told to."""
 
@@ -237,7 +256,7 @@ class HeldClient(StandInClient):
         self.futures: dict[str, Future[Any]] = {}
         self.submitted: list[str] = []
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:
         self.submitted.append(request_id)
         self.futures[request_id] = Future()
         if prompt == "a":

@@ -42,10 +42,13 @@ class Client(Protocol):
     def unmet(self) -> Sequence[UnmetSetting]:
         """Settings of engine or manager that were asked for and are not in force."""
 
-    def submit(self, prompt: Content, params: SamplingParams, *, request_id: str) -> Future[Output]:
+    def submit(
+        self, prompt: Content, params: SamplingParams, *, request_id: str, may_be_cut: bool = False
+    ) -> Future[Output]:
         """Blocks for a credit, returns a future of the answer; raises RequestError at once for what can never run.
 
-        The future's callbacks are called on a thread of the client's. Cancelling the future ends the request.
+        `may_be_cut`: an output that `max_tokens` cuts before it meets its constraint is an answer too. The future's
+        callbacks are called on a thread of the client's. Cancelling the future ends the request.
         ModelReplaced asks for another try with the model that has taken this one's place.
         """
 
@@ -64,15 +67,6 @@ class Client(Protocol):
 
     def close(self) -> None:
         """Cancel what is outstanding and let go of the model."""
-
-
-class CuttingClient(Client, Protocol):
-    """One whose constrained answers may be cut."""
-
-    def submit(
-        self, prompt: Content, params: SamplingParams, *, request_id: str, may_be_cut: bool = False
-    ) -> Future[Output]:
-        """See Client. `may_be_cut`: an answer that `max_tokens` cuts before it meets its constraint is valid."""
 
 
 @dataclass(frozen=True)

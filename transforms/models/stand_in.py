@@ -64,6 +64,7 @@ class StandInClient:
         params: SamplingParams,
         *,
         request_id: str,  # noqa: ARG002
+        may_be_cut: bool = False,  # noqa: ARG002
     ) -> Future[Any]:
         """See Client."""
         words = self._checked(prompt)

@@ -62,8 +62,8 @@ def open_recorded(options: ClientOptions) -> Client:
     client = open_engine_client(options)
     submit = client.submit
 
-    def submitted(prompt: Content, params: SamplingParams, *, request_id: str) -> Any:
-        future = submit(prompt, params, request_id=request_id)
+    def submitted(prompt: Content, params: SamplingParams, *, request_id: str, **more: Any) -> Any:
+        future = submit(prompt, params, request_id=request_id, **more)
         future.add_done_callback(lambda done: Generated.by_prompt.update({str(prompt): done}))
         return future
 

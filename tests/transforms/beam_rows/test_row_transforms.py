@@ -150,7 +150,7 @@ def test_examples_are_shown_and_held_to_the_type() -> None:
     class Seen(ConstrainedClient):
         prompts: ClassVar[list[str]] = []
 
-        def submit(self, prompt: Any, params: Any, *, request_id: str) -> Any:
+        def submit(self, prompt: Any, params: Any, *, request_id: str, **_: Any) -> Any:
             self.prompts.append(prompt)
             return super().submit(prompt, params, request_id=request_id)
 

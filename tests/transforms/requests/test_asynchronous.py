@@ -28,7 +28,7 @@ class HeldClient(StandInClient):
         self.futures: dict[str, Future[Any]] = {}
         self.is_retired = self._closed = False
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:  # noqa: ARG002
         if self.is_retired:
             raise ModelReplaced("another has its place")
         self.futures[request_id] = Future()

@@ -27,7 +27,7 @@ class Holding(StandInClient):
         self.futures: list[Future[Any]] = []
         self.closed = False
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:  # noqa: ARG002
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:  # noqa: ARG002
         self.futures.append(Future())
         return self.futures[-1]
 
@@ -86,7 +86,7 @@ class Failing(Holding):
         self.opened.append(self)
         self.running_at_retry = 0
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:
         if prompt == "last" and not self.running_at_retry:
             self.running_at_retry = -1
             raise EngineLost("the engine died 4 times")

@@ -27,7 +27,7 @@ class Opened(PickyClient):
         super().__init__(options)
         self.options.append(options)
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:
         self.params.append(params)
         return super().submit(prompt, params, request_id=request_id)
 

@@ -42,7 +42,7 @@ class SlowClient(PickyClient):
     submitted: ClassVar[list[str]] = []
     held: ClassVar[list[tuple[Future[Any], Callable[[], Any]]]] = []
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:
         self.submitted.append(request_id)
         words, future = self._checked(prompt), Future[Any]()
         self.held.append((future, lambda: self.complete(words, params)))

@@ -149,7 +149,7 @@ def test_rows_that_come_when_their_window_is_over_are_not_lost(prism: str, tmp_p
 class TardyClient(StandInClient):
     """Answers after as many tenths of a second as the prompt's second word says."""
 
-    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str) -> Future[Any]:
+    def submit(self, prompt: Any, params: SamplingParams, *, request_id: str, **_: Any) -> Future[Any]:
         answer, future = super().submit(prompt, params, request_id=request_id), Future[Any]()
         threading.Timer(int(prompt.split()[1]) / 10, lambda: future.set_result(answer.result())).start()
         return future
