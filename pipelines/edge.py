@@ -94,7 +94,7 @@ def _how(status: int) -> str:
 
 
 @contextlib.contextmanager
-def asked_twice(said: str) -> Iterator[None]:
+def ended_by_second_interrupt(said: str) -> Iterator[None]:
     """Within, the first Ctrl-C or SIGTERM is answered by this sentence alone; the next raises KeyboardInterrupt. In the
     main thread only.
     """

@@ -30,7 +30,7 @@ from .openai.bodies import Body, DetokenizeBody, TokenizeBody
 from .openai.chat import chat
 from .openai.completions import completion
 from .openai.embeddings import embedding
-from .openai.endpoints import Asked, Computed
+from .openai.endpoints import Computed, ModelEndpoint
 from .openai.tokens import detokenize, tokenize
 from .openapi import docs_page, openapi
 from .requests.service import Service
@@ -40,7 +40,7 @@ from .tgi.routes import tgi_routes
 from .window.feed import Feed
 from .window.page import PATHS, page_routes
 
-_ASKED = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
+_MODEL_ROUTES = {"/v1/completions": completion, "/v1/chat/completions": chat, "/v1/embeddings": embedding}
 _SHOWN = 100
 """Most characters of a path in an error."""
 _REMEDY = "; name it by --cors_origin (https://app.example), or ask for keys by --api_key_file"
@@ -54,7 +54,7 @@ def make_app(service: Service, batches: BatchRunner) -> ASGIApp:
     """The application; raises ConfigError for a file of keys that cannot be read, or files that cannot be kept."""
     check_folder(service.settings)
     views = _Views(service)
-    asked = {path: Asked(service, path, prepare) for path, prepare in _ASKED.items()}
+    asked = {path: ModelEndpoint(service, path, prepare) for path, prepare in _MODEL_ROUTES.items()}
     routes = [
         *(Route(path, route, methods=["POST"]) for path, route in asked.items()),
         *(Route(path, Computed(service, path, *made), methods=["POST"]) for path, made in _COMPUTED.items()),

@@ -13,8 +13,8 @@ from ..wire.errors import InvalidRequest, PromptTooLong, counted
 from ..wire.status import ModelInfo
 from .generation import Decoder
 
-Message = Mapping[str, Any]
-Prompt = str | Sequence[Message] | Sequence[int]
+ChatMessage = Mapping[str, Any]
+PromptContent = str | Sequence[ChatMessage] | Sequence[int]
 
 
 class TokenIds(list[int]):
@@ -49,7 +49,7 @@ class PromptEncoder(Decoder, Protocol):
     def most_characters(self, text: str, tokens: int) -> int:
         """Most characters that one token of the text stands for; rough unless the text may have more than `tokens`."""
 
-    def chat_text(self, messages: Sequence[Message]) -> str:
+    def chat_text(self, messages: Sequence[ChatMessage]) -> str:
         """The text of a conversation that asks for the next answer, special tokens and all."""
 
 
@@ -65,11 +65,11 @@ class Encoding:
         self._setting = max_model_len
         self._chat = tokenizer.has_chat_template if chat is None else chat
 
-    def fields(self, prompt: Prompt, info: ModelInfo, *, room: int = 0) -> PromptFields:
+    def fields(self, prompt: PromptContent, info: ModelInfo, *, room: int = 0) -> PromptFields:
         """The fields of a request, and the errors, of `prompt`."""
         return {"prompt_token_ids": self.prompt(prompt, info, room=room)}
 
-    def prompt(self, prompt: Prompt, info: ModelInfo, *, room: int = 0) -> list[int]:
+    def prompt(self, prompt: PromptContent, info: ModelInfo, *, room: int = 0) -> list[int]:
         """Token ids of text, chat messages or token ids, which leave `room` positions.
 
         Raises InvalidRequest or PromptTooLong.
@@ -78,12 +78,12 @@ class Encoding:
         _check_length(ids, info, room, self._setting)
         return ids
 
-    def context(self, prompt: Prompt, info: ModelInfo) -> Context:
+    def context(self, prompt: PromptContent, info: ModelInfo) -> Context:
         """A prompt whose continuations are scored, tokenized once; raises InvalidRequest."""
         text = self._text(prompt)
         return Context(self._tokenizer, text, self._encoded(text, prompt, info), info, self._setting)
 
-    def _encoded(self, text: tuple[str, bool] | None, prompt: Prompt, info: ModelInfo) -> list[int]:
+    def _encoded(self, text: tuple[str, bool] | None, prompt: PromptContent, info: ModelInfo) -> list[int]:
         if text is not None:
             self._check_size(text[0], info)
             ids = self._tokenizer.encode(text[0], add_special_tokens=text[1])
@@ -102,7 +102,7 @@ class Encoding:
             has = f"the prompt has {counted(len(text), 'character')}, {info.name} has {info.max_model_len} positions"
             raise PromptTooLong(f"{has}, of at most {most} characters each")
 
-    def _text(self, prompt: Prompt) -> tuple[str, bool] | None:
+    def _text(self, prompt: PromptContent) -> tuple[str, bool] | None:
         """A prompt's text, and whether the tokenizer is to add special tokens; None if it is token ids."""
         if isinstance(prompt, str):
             if not self._chat:
@@ -120,7 +120,7 @@ class TextPrompts:
         self._backend = backend
         self._chat = chat
 
-    def fields(self, prompt: Prompt, info: ModelInfo, **_: int) -> PromptFields:
+    def fields(self, prompt: PromptContent, info: ModelInfo, **_: int) -> PromptFields:
         """The fields of a request; raises InvalidRequest for token ids. How long it may be only the engine knows."""
         if not prompt:
             raise InvalidRequest("the prompt is empty")
@@ -133,7 +133,7 @@ class TextPrompts:
             raise InvalidRequest(f"token_ids: the back end {self._backend} takes text or messages")
         return {"prompt_token_ids": [], "messages": messages}
 
-    def context(self, _prompt: Prompt, _info: ModelInfo) -> Context:
+    def context(self, _prompt: PromptContent, _info: ModelInfo) -> Context:
         """Raises InvalidRequest: scores are asked about tokens."""
         raise InvalidRequest(f"score: the back end {self._backend} takes text, and scores need token ids")
 

@@ -27,7 +27,7 @@ from .adapter_lookup import Adapters
 from .choices import SendStreamed, submit_choices
 from .deltas import OnDelta
 from .election import MANAGER_COMMAND
-from .encoding import Encoding, Prompt, TextPrompts
+from .encoding import Encoding, PromptContent, TextPrompts
 from .joined import callers_id, sibling_id, submit_joined
 from .session import Session, WouldWait
 from .tokenizing import Tokenizer
@@ -141,7 +141,7 @@ class EngineClient:
         """
         return self._session.unmet
 
-    def encoded(self, prompt: Prompt, *, room: int = 1) -> Prompt:
+    def encoded(self, prompt: PromptContent, *, room: int = 1) -> PromptContent:
         """The prompt as token ids, so that `submit` has nothing to compute; as it is where the engine takes text.
 
         Raises PromptTooLong, where it leaves fewer than `room` positions, or InvalidRequest.
@@ -150,7 +150,7 @@ class EngineClient:
 
     def submit(
         self,
-        prompt: Prompt,
+        prompt: PromptContent,
         params: SamplingParams,
         *,
         request_id: str,
@@ -193,7 +193,7 @@ class EngineClient:
 
     def score(
         self,
-        prompt: Prompt,
+        prompt: PromptContent,
         continuations: Sequence[str | Sequence[int]],
         params: SamplingParams = _NO_SAMPLING,
         *,
@@ -229,7 +229,7 @@ class EngineClient:
 
     def embed(
         self,
-        prompt: Prompt,
+        prompt: PromptContent,
         params: SamplingParams = _NO_SAMPLING,
         *,
         request_id: str,

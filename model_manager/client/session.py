@@ -199,7 +199,7 @@ class Session:
         self._check_caller()
         _check_message(Submit(self.key, [request]))
         deltas = None if on_delta is None else Deltas(on_delta, request, self._decoder)
-        waiter = Waiter(time.monotonic(), deltas, _Answer(self._on_cancel, request.request_id))
+        waiter = Waiter(time.monotonic(), deltas, _CancellableFuture(self._on_cancel, request.request_id))
         return waiter.future, self._register(request, waiter, may_wait=may_wait)
 
     def _register(self, request: Request, waiter: Waiter, *, may_wait: bool) -> Link | None:
@@ -392,7 +392,7 @@ class Session:
             self._link.abandon()
 
 
-class _Answer(Future[Any]):
+class _CancellableFuture(Future[Any]):
     """A request's future; tells that its holder has cancelled it."""
 
     def __init__(self, on_cancel: Callable[..., None], request_id: str) -> None:

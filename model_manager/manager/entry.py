@@ -13,7 +13,7 @@ from ..wire.logprobs import Logprobs
 from ..wire.request import Failure, FinishReason, NewText, NewTokens, Output, Request
 from ..wire.timings import Setback, Timings
 
-Answer = TypeVar("Answer", Output, Failure)
+OutputOrFailure = TypeVar("OutputOrFailure", Output, Failure)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Entry:
         self.setbacks.append(Setback("engine_died", now - self.arrived))
         self.lost_tokens = self.computed_tokens
 
-    def told(self, answer: Answer) -> Answer:
+    def told(self, answer: OutputOrFailure) -> OutputOrFailure:
         """An answer as clients get it, with what held the request up here."""
         if not self.setbacks:
             return answer

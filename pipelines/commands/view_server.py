@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _TIMEOUT = 30.0
 """Seconds that a connection may be silent."""
-Answer = Callable[[str], str]
+PageMaker = Callable[[str], str]
 """The page for what follows the `?` of an address."""
 
 
 @contextmanager
-def served(answer: Answer, port: int = 0) -> Iterator[str]:
+def served(answer: PageMaker, port: int = 0) -> Iterator[str]:
     """While the block runs, serve pages; yields their address. Raises ConfigError for a port that cannot be had."""
     token = secrets.token_urlsafe(24)
     try:
@@ -54,7 +54,7 @@ def served(answer: Answer, port: int = 0) -> Iterator[str]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    answer: Answer
+    answer: PageMaker
     path: str
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002

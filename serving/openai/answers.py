@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from millrace.model_manager.client.deltas import Delta
-from millrace.model_manager.client.encoding import Prompt
+from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.openai_answers import logprobs_of, usage
 from millrace.model_manager.wire.request import Output
@@ -19,7 +19,7 @@ from ..requests.names import new_name
 from .bodies import GenerationBody, StreamOptions
 
 
-def question(prompt: Prompt, params: SamplingParams) -> Question:
+def question(prompt: PromptContent, params: SamplingParams) -> Question:
     """A prompt to be completed. What `max_tokens` cuts is an answer, with the text so far, as OpenAI has it."""
 
     def ask(client: EngineClient, request_id: str, on_delta: Any, may_wait: bool) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.model_manager.client.encoding import Prompt
+from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
@@ -38,7 +38,7 @@ def embedding(fields: Mapping[str, Any], service: Service) -> EmbeddingAnswer:
     return EmbeddingAnswer(body, service.served.model, questions, ignored(fields, EmbeddingBody))
 
 
-def _question(prompt: Prompt, params: SamplingParams) -> Question:
+def _question(prompt: PromptContent, params: SamplingParams) -> Question:
     def ask(client: EngineClient, request_id: str, _on_delta: Any, may_wait: bool) -> Any:
         return client.embed(prompt, params, request_id=request_id, may_wait=may_wait)
 

@@ -181,7 +181,7 @@ class Computed(Endpoint):
         await reply.json(await self.made(body, make))
 
 
-class Asked(Endpoint):
+class ModelEndpoint(Endpoint):
     """A route whose answer the model gives."""
 
     def __init__(self, service: Service, route: str, prepare: Callable[[Mapping[str, Any], Service], Any]) -> None:

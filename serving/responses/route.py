@@ -15,7 +15,7 @@ from ..http.observers import Observed
 from ..http.replies import HttpReply
 from ..openai.bodies import read
 from ..openai.chat import ChatAnswer, chat
-from ..openai.endpoints import Asked
+from ..openai.endpoints import ModelEndpoint
 from ..requests.exchanges import End, Exchange
 from ..requests.service import Service
 from .answer import ResponseAnswer
@@ -55,7 +55,7 @@ class _ResponseReply(HttpReply):
         return {"type": "error", "sequence_number": self.num_events, **told}
 
 
-class _Responding(Asked):
+class _Responding(ModelEndpoint):
     """A stream says at once that it has begun."""
 
     reply_kind = _ResponseReply

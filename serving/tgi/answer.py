@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from millrace.model_manager.client.encoding import Prompt
+from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
 from millrace.model_manager.wire.request import FinishReason, Output
 
@@ -22,7 +22,7 @@ class GeneratedAnswer:
     def __init__(
         self,
         body: GenerateBody,
-        prompt: Prompt,
+        prompt: PromptContent,
         first: dict[str, Any] | None,
         special: Collection[int],
         *,

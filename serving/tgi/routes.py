@@ -16,7 +16,7 @@ from millrace.model_manager.wire.sampling import MAX_ANSWERS, MAX_STOPS
 
 from ..http.errors import HttpError, http_error
 from ..http.replies import HttpReply
-from ..openai.endpoints import Asked
+from ..openai.endpoints import ModelEndpoint
 from ..requests.service import Service
 from .answer import GeneratedAnswer
 from .bodies import GenerateBody, ignored, names_of, read_body
@@ -91,7 +91,7 @@ def _status(status: int) -> int:
     return {400: 422, 500: 424, 504: 424}.get(status, status)
 
 
-class _Generating(Asked):
+class _Generating(ModelEndpoint):
     reply_kind = _TgiReply
 
     def names(self, fields: Mapping[str, Any]) -> dict[str, str]:

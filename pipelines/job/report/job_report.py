@@ -21,7 +21,7 @@ from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
-from ...edge import asked_twice, unwrapped
+from ...edge import ended_by_second_interrupt, unwrapped
 from ...flags.job_options import JobOptions
 from ...pages.found_prompts import Input
 from ...pages.html import page, policy
@@ -121,7 +121,7 @@ class JobReport:
         files = files_of(self._options)
         if self._is_made or not self._options.report or files is None:
             return
-        with asked_twice(_ENDS_WITHOUT), _warned(self._options.report):
+        with ended_by_second_interrupt(_ENDS_WITHOUT), _warned(self._options.report):
             outcome = replace(
                 Outcome(
                     completions=0,

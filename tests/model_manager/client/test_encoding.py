@@ -11,7 +11,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 
 from millrace.model_manager.client import text_cuts
-from millrace.model_manager.client.encoding import Encoding, Prompt
+from millrace.model_manager.client.encoding import Encoding, PromptContent
 from millrace.model_manager.client.text_cuts import EXPRESSIONS
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import InvalidRequest, PromptTooLong
@@ -161,7 +161,7 @@ def test_a_conversation_is_continued_where_the_answer_begins(tokenizer: Tokenize
     encoding = Encoding(tokenizer, chat=None)
     messages = [{"role": "user", "content": "Hi"}]
     asked = encode_chat(tokenizer, messages)
-    prompts: list[Prompt] = ["Hi", messages]
+    prompts: list[PromptContent] = ["Hi", messages]
     for prompt in prompts:
         ids, first = encoding.context(prompt, INFO).continued("hello")
         assert (ids[:first], tokenizer.decode(ids[first:])) == (asked, "hello")

@@ -17,7 +17,7 @@ class ModelHub(ThreadingHTTPServer):
     daemon_threads = False
 
     def __init__(self, cache: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
+        super().__init__(("127.0.0.1", 0), _HubHandler)
         self.models: dict[str, Path] = {}
         self.gated: set[str] = set()
         self.downloads: list[str] = []
@@ -32,7 +32,7 @@ class ModelHub(ThreadingHTTPServer):
         }
 
 
-class _Answer(JsonHandler):
+class _HubHandler(JsonHandler):
     server: ModelHub
 
     def _route(self) -> None:

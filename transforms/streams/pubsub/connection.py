@@ -156,7 +156,7 @@ class Leases(threading.Thread):
         super().__init__(name="millrace-pubsub-leases", daemon=True)
         self._renew = renew
         self._clock = clock
-        self._held: dict[str, _Lease] = {}
+        self._held: dict[str, _HeldMessage] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
@@ -164,7 +164,7 @@ class Leases(threading.Thread):
         """Hold these messages from now on. Just pulled, they have their subscription's deadline, 10 s or more."""
         now = self._clock()
         with self._lock:
-            self._held.update((each, _Lease(until=now, since=now)) for each in ids)
+            self._held.update((each, _HeldMessage(until=now, since=now)) for each in ids)
 
     def let_go(self, ids: Iterable[str]) -> None:
         """Hold these messages no longer."""
@@ -205,10 +205,10 @@ class Leases(threading.Thread):
         with self._lock:
             for each in ids:
                 if each in self._held:
-                    self._held[each] = _Lease(until, self._held[each].since)
+                    self._held[each] = _HeldMessage(until, self._held[each].since)
 
 
-class _Lease(msgspec.Struct, frozen=True):
+class _HeldMessage(msgspec.Struct, frozen=True):
     until: float
     since: float
 
