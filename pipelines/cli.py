@@ -101,9 +101,8 @@ def _without_input() -> int:
 
 
 def _unknown(command: str) -> int:
-    from millrace.model_manager.wire.conversion import nearest
+    from millrace.model_manager.wire.conversion import did_you_mean, nearest
 
-    near = nearest(command, [*COMMANDS, "--version", "--help"])
-    hint = f"did you mean {near}?" if near else f"takes {', '.join(COMMANDS)}"
-    print(f"millrace: unknown command {command!r}: {hint}", file=sys.stderr)
+    hint = did_you_mean(nearest(command, [*COMMANDS, "--version", "--help"]), f"takes {', '.join(COMMANDS)}")
+    print(f"millrace: unknown command {command!r}{hint}", file=sys.stderr)
     return 2

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
+from ..wire.conversion import did_you_mean
 from .regex_reasons import regex_reason
 from .schema_cost import at, steps_of
 from .schema_parts import parts_of, reference_to, shown_pointer
@@ -238,8 +239,7 @@ def _of_one_of(refused: _Refused) -> str:
 def _of_type(refused: _Refused) -> str:
     name = refused.said[1]
     meant = _TYPES_ELSEWHERE.get(name.lower()) or (name.lower() if name.lower() in _TYPES else None)
-    hint = f": did you mean {meant}?" if meant else ""
-    return f"`type`{refused.where}: takes {_TAKES['type']}, got {_shown(name)}{hint}"
+    return f"`type`{refused.where}: takes {_TAKES['type']}, got {_shown(name)}{did_you_mean(meant)}"
 
 
 def _of_value(refused: _Refused) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..wire.backends import BACKENDS
 from ..wire.config import EMBEDDED_MODEL, cache_folder
-from ..wire.conversion import nearest
+from ..wire.conversion import did_you_mean, nearest
 from ..wire.errors import ConfigError, ModelNotFound
 from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter, check_sizes
 from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
@@ -74,7 +74,7 @@ def _holding(model: str, revision: str | None, cache_dir: Path | None) -> Path:
     else:
         folder = Path(model).expanduser().parent.resolve()
     if not (folder / name).is_file():
-        raise ModelNotFound(f"--model {model}: no such file{_near_miss(folder / name, '*.gguf')}")
+        raise ModelNotFound(f"--model {model}: no such file{did_you_mean(_near_miss(folder / name, '*.gguf'))}")
     for path in gguf_files(model, folder):
         read_gguf(path)
     return folder
@@ -86,17 +86,14 @@ def _folder(model: str) -> Path:
         return folder.resolve()
     if folder.exists():
         raise ModelNotFound(f"--model {model}: is a file; name the folder that holds config.json")
-    raise ModelNotFound(
-        f"--model {model}: no such folder{_near_miss(folder)}; takes a hub name (org/name), a folder or "
-        "gs://bucket/folder"
-    )
+    takes = "takes a hub name (org/name), a folder or gs://bucket/folder"
+    raise ModelNotFound(f"--model {model}: no such folder{did_you_mean(_near_miss(folder), takes)}")
 
 
-def _near_miss(path: Path, files: str = "") -> str:
-    """A hint at the folder, or the file of a pattern, that was probably meant; or nothing."""
+def _near_miss(path: Path, files: str = "") -> str | None:
+    """The folder, or the file of a pattern, that was probably meant."""
     neighbours = [EMBEDDED_MODEL]
     if path.parent.is_dir():
         found = path.parent.glob(files) if files else path.parent.iterdir()
         neighbours += [child.name for child in found if child.is_file() == bool(files)]
-    meant = nearest(path.name, neighbours)
-    return f" (did you mean {meant}?)" if meant else ""
+    return nearest(path.name, neighbours)

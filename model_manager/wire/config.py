@@ -17,7 +17,7 @@ import msgspec
 
 from .address import parse_address
 from .backends import BACKENDS, backend_names
-from .conversion import SettingsMeta, check_types, converted, nearest, unknown
+from .conversion import SettingsMeta, check_types, converted, did_you_mean, nearest, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -157,8 +157,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _check_backend(self) -> None:
         """Another engine obeys fewer settings, and has options of its own."""
         if self.backend not in BACKENDS:
-            meant = nearest(self.backend, BACKENDS)
-            hint = f": did you mean {meant}?" if meant else f": takes one of {backend_names()}"
+            hint = did_you_mean(nearest(self.backend, BACKENDS), f"takes one of {backend_names()}")
             raise ConfigError(f"backend={self.backend!r}{hint}")
         backend = BACKENDS[self.backend]
         for field in msgspec.structs.fields(self):
@@ -273,10 +272,9 @@ def cache_folder() -> Path:
 
 def _no_option(name: str) -> str:
     meant = nearest(name, ModelConfig.__struct_fields__)
-    setting = (
-        f"did you mean the setting {meant} (--{meant})?" if meant else "name another engine as backend (--backend)"
-    )
-    return f"{name}: millrace's own engines take no such options: {setting}"
+    setting = f"the setting {meant} (--{meant})" if meant else None
+    hint = did_you_mean(setting, "name another engine as backend (--backend)")
+    return f"{name}: millrace's own engines take no such options{hint}"
 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:

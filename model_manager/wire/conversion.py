@@ -120,6 +120,12 @@ def nearest(name: str, known: Collection[str], *, alike: float = _ALIKE) -> str 
     return plain[found[0]] if found else None
 
 
+def did_you_mean(meant: str | None, otherwise: str = "") -> str:
+    """How an error ends: with the name that was probably meant, else with what to do otherwise, else with nothing."""
+    told = f"did you mean {meant}?" if meant else otherwise
+    return f": {told}" if told else ""
+
+
 def unknown(
     name: object,
     known: Collection[str],
@@ -130,11 +136,10 @@ def unknown(
 ) -> str:
     """What is said of a name that is not known. It lists at most so many known names; the others as for `converted`."""
     meant = (near or (lambda text: nearest(text, known)))(name) if isinstance(name, str) else None
-    if meant:
-        return f"unknown {what} {shown(name)}: did you mean {meant}?"
     some = list(known)[:most]
     more = f" and {len(known) - len(some)} more" if len(some) < len(known) else ""
-    return f"unknown {what} {shown(name)}: takes {', '.join(some)}{more}"
+    takes = f"takes {', '.join(some)}{more}"
+    return f"unknown {what} {shown(name)}{did_you_mean(meant, takes)}"
 
 
 def _own_error(

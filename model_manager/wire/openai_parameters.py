@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from .constraint import unwrapped
-from .conversion import shown
+from .conversion import did_you_mean, shown
 from .errors import InvalidRequest
 from .json_text import from_text
 from .sampling import SamplingParams, nearest_parameter
@@ -94,8 +94,7 @@ def check_unsupported(name: str, value: Any) -> None:
         value == default and (value is default or default is not False) for default in NO_EFFECT.get(name, ())
     )
     if value is not None and not harmless:
-        meant = nearest_parameter(name)
-        raise InvalidRequest(f"{name} is not supported" + (f": did you mean {meant}?" if meant else ""))
+        raise InvalidRequest(f"{name} is not supported{did_you_mean(nearest_parameter(name))}")
 
 
 def constraint_name(body: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
-from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import PARAMETERS_ELSEWHERE
 from millrace.transforms.runners import TRIED, FlinkOptions, known, runner_of
@@ -36,10 +36,8 @@ def check_runner(options: PipelineOptions) -> None:
     if "." in given:
         _check_class(given)
     elif given and known(given) is None:
-        raise ConfigError(
-            f"--runner {given}: there is no such runner{_nearest(given)}; takes "
-            f"{', '.join(runner.name for runner in TRIED)}, or the full name of another's class"
-        )
+        takes = f"takes {', '.join(runner.name for runner in TRIED)}, or the full name of another's class"
+        raise ConfigError(f"--runner {given}: there is no such runner{did_you_mean(_nearest(given), takes)}")
 
 
 def _check_class(path: str) -> None:
@@ -50,11 +48,11 @@ def _check_class(path: str) -> None:
         raise ConfigError(f"--runner {path}: there is no such class: {error}") from None
 
 
-def _nearest(given: str) -> str:
-    """A hint at a runner with a similar name. The common ending of all names does not count."""
+def _nearest(given: str) -> str | None:
+    """The runner with a similar name. The common ending of all names does not count."""
     names = {name.lower().removesuffix("runner"): name for name in StandardOptions.KNOWN_RUNNER_NAMES}
     near = nearest(given.lower().removesuffix("runner"), names)
-    return f" (did you mean {names[near]}?)" if near else ""
+    return names[near] if near else None
 
 
 def beam_options(flags: list[str], own_flags: Mapping[str, str]) -> PipelineOptions:
@@ -107,7 +105,7 @@ def _check_elsewhere(flag: str, own_flags: Mapping[str, str]) -> None:
     name = given.removeprefix("--").replace("-", "_")
     meant = f"--{(SETTINGS_ELSEWHERE | PARAMETERS_ELSEWHERE).get(name)}"
     if given.startswith("--") and meant in own_flags:
-        raise ConfigError(f"unknown flag {given}: did you mean {meant}? {own_flags[meant]}")
+        raise ConfigError(f"unknown flag {given}{did_you_mean(meant)} {own_flags[meant]}")
 
 
 def _check(flag: str, known: list[str], has_job_server: bool) -> None:
@@ -118,5 +116,4 @@ def _check(flag: str, known: list[str], has_job_server: bool) -> None:
         raise ConfigError(f"unexpected argument {flag!r}: flags begin with --")
     near = nearest(name, known)
     if near or not has_job_server:
-        hint = f"did you mean {near}?" if near else "--help lists all"
-        raise ConfigError(f"unknown flag {name}: {hint}")
+        raise ConfigError(f"unknown flag {name}{did_you_mean(near, '--help lists all')}")

@@ -21,7 +21,7 @@ from typing import Any
 from apache_beam.internal.cloudpickle import cloudpickle
 
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
-from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.classify import Classify
 from millrace.transforms.extract import Extract
@@ -153,9 +153,9 @@ def _class_of(address: str) -> Any:
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError:
-        near = nearest(path, vars(module))
-        hint = f"did you mean {near}?" if near else f"it is {getattr(module, '__file__', None) or 'built in'}"
-        raise ConfigError(f"--schema {address}: {name} has no {path}: {hint}") from None
+        where = f"it is {getattr(module, '__file__', None) or 'built in'}"
+        hint = did_you_mean(nearest(path, vars(module)), where)
+        raise ConfigError(f"--schema {address}: {name} has no {path}{hint}") from None
 
 
 def _imported(name: str, address: str) -> ModuleType:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import StandardOptions
 
-from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, WatchedFiles
 from millrace.transforms.elements.prompt_template import columns_of
@@ -84,8 +84,7 @@ def _check_column(flag: str, name: str, inputs: Sequence[Address], named_format:
     columns = _columns(path, form) if path else []
     if not columns or name in columns:
         return
-    near = nearest(name, columns)
-    hint = f": did you mean {near}?" if near else ""
+    hint = did_you_mean(nearest(name, columns))
     more = ", …" if len(columns) > _SHOWN else ""
     raise ConfigError(f"{flag} {name}: not in {path}, whose columns are {', '.join(columns[:_SHOWN])}{more}{hint}")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 
 from .completions import Messages, Prompt
@@ -77,7 +77,7 @@ def _why_none(name: str, row: Mapping[str, Any]) -> str:
     if name in row:
         return f"`{name}`, which the template names, is null in the row"
     near = nearest(name, list(row))
-    hint = f": did you mean `{near}`?" if near else ""
+    hint = did_you_mean(f"`{near}`" if near else None)
     shown = ", ".join(f"`{each}`" for each in list(row)[:_SHOWN]) or "none"
     return f"no `{name}`, which the template names, in the row (its columns: {shown}){hint}"
 

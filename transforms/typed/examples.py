@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
 
 from .leaves import FLOAT_PLACES
@@ -50,8 +50,7 @@ def _given(record: Record, member: Member, value: Any) -> Any:
 def _check_names(record: Record, value: Mapping[str, Any], path: str) -> None:
     names = [name for member in record.members for name in (member.key, member.name)]
     if unknown := [name for name in value if name not in names]:
-        near = nearest(str(unknown[0]), names)
-        hint = f": did you mean {near}?" if near else ""
+        hint = did_you_mean(nearest(str(unknown[0]), names))
         raise ConfigError(f"example: {path} has no field {unknown[0]!r}{hint}")
 
 

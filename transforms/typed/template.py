@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from millrace.model_manager.wire.conversion import nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
 
 from .leaves import in_words
@@ -38,7 +38,7 @@ def checked_template(template: Template) -> Template:
     for place in re.findall(r"{(\w+)}", "".join(map(str, texts))):
         near = nearest(place, _PLACES, alike=_VERY_NEAR)
         if near and place not in _PLACES:
-            raise ConfigError(f"template: {{{place}}} is no place in it: did you mean {{{near}}}?")
+            raise ConfigError(f"template: {{{place}}} is no place in it{did_you_mean(f'{{{near}}}')}")
     return template
 
 

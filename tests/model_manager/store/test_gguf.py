@@ -41,7 +41,7 @@ def test_a_name_on_the_hub_has_three_parts_unless_it_is_here(model: Path, monkey
 
 
 def test_a_near_miss_gets_a_hint(model: Path) -> None:
-    with pytest.raises(ModelNotFound, match=r"no such file \(did you mean tiny-q4_0\.gguf\?\)"):
+    with pytest.raises(ModelNotFound, match=r"no such file: did you mean tiny-q4_0\.gguf\?"):
         resolve(str(model.with_name("tiny-q4_1.gguf")))
 
 

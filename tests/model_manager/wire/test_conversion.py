@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.conversion import converted, shown
+from millrace.model_manager.wire.conversion import converted, did_you_mean, shown
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams, nearest_parameter
 
@@ -36,6 +36,16 @@ def test_a_parameter_that_does_not_fit_is_named_with_what_it_takes(fields: dict[
 def test_a_parameter_like_no_other_is_told_all_that_there_are() -> None:
     with pytest.raises(InvalidRequest, match="unknown sampling parameter 'colour': takes max_tokens, min_tokens, "):
         SamplingParams.parse({"colour": 1})
+
+
+@pytest.mark.parametrize(
+    ("meant", "otherwise", "told"),
+    [("stop", "takes a, b", ": did you mean stop?"), (None, "takes a, b", ": takes a, b"), (None, "", "")],
+)
+def test_an_error_ends_with_the_name_that_was_meant_or_with_what_to_do(
+    meant: str | None, otherwise: str, told: str
+) -> None:
+    assert did_you_mean(meant, otherwise) == told
 
 
 class Settings(msgspec.Struct):

@@ -138,8 +138,8 @@ def test_labels_are_the_jobs_on_dataflow() -> None:
 @pytest.mark.parametrize(
     ("runner", "told"),
     [
-        ("FooRunner", "there is no such runner; takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
-        ("Flnik", "there is no such runner (did you mean FlinkRunner?); takes "),
+        ("FooRunner", "there is no such runner: takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
+        ("Flnik", "there is no such runner: did you mean FlinkRunner?"),
         ("prsmrunner", "did you mean PrismRunner?"),
         ("millrace.nothing.FlinkRunner", "there is no such class: No module named 'millrace.nothing'"),
         ("millrace.pipelines.runners.prism.NoPrism", "there is no such class: "),
