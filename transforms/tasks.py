@@ -8,7 +8,7 @@ stand; tests/transforms/test_tasks.py compares names, types, defaults and texts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from millrace.model_manager.wire.request import Pooling
 
 from .typed.template import DEFAULT_TEMPLATE, Template
 
+TaskName = Literal["generate", "score", "embed", "extract", "classify"]
 MAX_TOKENS = 1024
 """Most tokens of an extracted answer, where the parameters do not say."""
 DEFAULT_THRESHOLD = 0.5

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import millrace
 from millrace.model_manager.store.environments import EngineState, install, installed_version, state
 from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.conversion import unknown
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.tasks import TaskName
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
-
-_TASKS = ("generate", "score", "embed")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,8 +75,9 @@ def _lines(states: dict[str, EngineState]) -> Iterator[str]:
 
 
 def _row(backend: Backend, found: EngineState) -> tuple[str, str, str, str]:
-    tasks = ", ".join(task for task in _TASKS if task in backend.tasks)
-    return backend.name, _version(backend), tasks, found.word
+    tasks = [task for task in get_args(TaskName) if backend.can(task)]
+    can = "all" if len(tasks) == len(get_args(TaskName)) else ", ".join(tasks)
+    return backend.name, _version(backend), can, found.word
 
 
 def _version(backend: Backend) -> str:

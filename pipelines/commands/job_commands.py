@@ -16,12 +16,12 @@ import msgspec
 from millrace.transforms.elements.repeated_ids import CountRepeatedIds
 from millrace.transforms.requests.model_transform import ModelTransform
 from millrace.transforms.requests.row_output import RowOutputTransform
+from millrace.transforms.tasks import TaskName
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
 
 from ..edge import TERMINATED, at_the_edge
 from ..flags.job_options import JobOptions, parse
-from ..flags.task_commands import TaskName
 from ..job.run import run_job
 from ..places.provenance import has_other_template, note_settings
 from ..places.sources_and_sinks import files_of, reader, schema_of, writer

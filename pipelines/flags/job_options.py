@@ -24,7 +24,7 @@ from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.models.model_names import further_models
 from millrace.transforms.models.updates import WatchedFile
 from millrace.transforms.runners import PRISM, Runner, runner_of
-from millrace.transforms.tasks import TaskSettings
+from millrace.transforms.tasks import TaskName, TaskSettings
 from millrace.transforms.writing.output_files import IfExists, OutputFiles, output_and_format
 
 from .backend import check_engine_flags, read_backend
@@ -36,7 +36,7 @@ from .job_flags import CHAT, job_parser
 from .machines import GpuRequest
 from .parser import NO_INPUT
 from .shared_flags import log_level
-from .task_commands import TASKS, TaskCommand, TaskName
+from .task_commands import TASKS, TaskCommand
 from .trace_flags import read_traces
 
 _DATAFLOWS = "--labels"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.classify import Classify
@@ -21,13 +21,13 @@ from millrace.transforms.tasks import (
     ExtractSettings,
     GenerateSettings,
     ScoreSettings,
+    TaskName,
     TaskSettings,
 )
 
 from .document_flags import add_classification, add_extraction, read_classification, read_extraction
 from .from_settings import add_settings, given
 
-TaskName = Literal["generate", "score", "embed", "extract", "classify"]
 _ALL = frozenset(SamplingParams.__struct_fields__)
 _OF_EVERY_TASK = frozenset(("priority", "deadline", "cache_salt", "adapter"))
 """Parameters that say how a request runs, not how it is sampled."""

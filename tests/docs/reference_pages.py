@@ -312,10 +312,7 @@ def _abilities(backend: Backend) -> dict[str, str]:
     parameters, settings = backend.parameters, backend.settings
     by_dialect = "" if backend.fetches_files else ", by dialect"
     return {
-        "generate": yes("generate" in backend.tasks),
-        "score, classify": yes("score" in backend.tasks),
-        "embed": yes("embed" in backend.tasks),
-        "extract": yes(backend.can("extract")),
+        **{task: yes(backend.can(task)) for task in TASKS},
         "constraints": (", ".join(sorted(backend.constraints)) or "–") + by_dialect * bool(backend.constraints),
         "seeds": yes("seed" in parameters) + by_dialect,
         "log-probabilities": yes("logprobs" in parameters),
@@ -348,7 +345,7 @@ def _facts(backend: Backend) -> dict[str, str]:
         constraints = f"by the [dialect]({_DIALECTS}): {constraints}, or fewer"
     return {
         "what it is": backend.summary,
-        "tasks": _names(backend.tasks),
+        "tasks": _names(tuple(task for task in TASKS if backend.can(task))),
         "packages": _names(backend.packages) or "millrace's",
         "packages for NVIDIA GPUs": _names(backend.cuda_packages) or ("none" if backend.packages else "millrace's"),
         "weights": backend.files if backend.fetches_files else "the server's",

@@ -8,8 +8,8 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.flags.job_options import parse
-from millrace.pipelines.flags.task_commands import TaskName
 from millrace.pipelines.places.checks import check
+from millrace.transforms.tasks import TaskName
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import pytest
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.commands.job_commands import extract
 from millrace.pipelines.flags.job_options import parse
-from millrace.pipelines.flags.task_commands import TaskName
 from millrace.pipelines.places.checks import check
 from millrace.pipelines.places.provenance import forget_identity, note_settings, with_identity
 from millrace.pipelines.places.sources_and_sinks import files_of
+from millrace.transforms.tasks import TaskName
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer", "description": "in EUR"}}}
 
