@@ -24,6 +24,7 @@ from .parser import FlagParser
 _PORTABLE = "--job_endpoint"
 """With a job server, which Beam starts for Flink itself, there may be options that only it knows."""
 _REGION = "CLOUDSDK_COMPUTE_REGION"
+_TAKES = f"{', '.join(runner.name for runner in TRIED)}, or the full name of another's class"
 
 
 class _BeamFlagParser(_BeamArgumentParser, FlagParser):
@@ -36,16 +37,22 @@ def check_runner(options: PipelineOptions) -> None:
     if "." in given:
         _check_class(given)
     elif given and known(given) is None:
-        takes = f"takes {', '.join(runner.name for runner in TRIED)}, or the full name of another's class"
+        takes = f"takes {_TAKES}"
         raise ConfigError(f"--runner {given}: there is no such runner{did_you_mean(_nearest(given), takes)}")
 
 
 def _check_class(path: str) -> None:
     module, _, name = path.rpartition(".")
     try:
-        getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"--runner {path}: there is no such class: {error}") from None
+        found = importlib.import_module(module)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"--runner {path}: {module or '.'} cannot be imported ({error}): takes {_TAKES}, in a module that this"
+            " Python has (PYTHONPATH)"
+        ) from None
+    if not hasattr(found, name):
+        hint = did_you_mean(nearest(name, vars(found)), f"takes {_TAKES}")
+        raise ConfigError(f"--runner {path}: {module} has no {name}{hint}")
 
 
 def _nearest(given: str) -> str | None:

@@ -50,10 +50,9 @@ def constraint_fields(given: str) -> dict[str, Any]:
 
 
 def told_of_constraint(given: str, reason: str) -> str:
-    """What is wrong with the constraint, `constraint.regex: …`, by its flag and its file."""
-    if _is_object(given):
-        return f"--{reason}"
-    return f"--constraint {given}: {reason.removeprefix('constraint').removeprefix('.').removeprefix(': ')}"
+    """What is wrong with the constraint, `constraint.regex: …`, by its flag and, if it is in one, its file."""
+    where = "--constraint" if _is_object(given) else f"--constraint {given}"
+    return f"{where}: {reason.removeprefix('constraint').removeprefix('.').removeprefix(': ')}"
 
 
 def _is_object(text: str) -> bool:

@@ -7,10 +7,13 @@ import re
 from collections.abc import Callable
 from typing import NoReturn
 
+from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
 
 NO_INPUT = "--input is missing: takes one or more files or globs, or a stream"
 _PAGES = "Pages named as (docs: …) are in the folder docs/ of millrace's repository."
+_FEW = 6
+"""Flags and arguments that an error lists; of a command with more, --help does."""
 _KINDS = {"int": "an integer", "float": "a number"}
 _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", lambda found: _takes(found, found[3])),
@@ -18,8 +21,6 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): ignored explicit argument '(.*)'", lambda found: f"{found[1]}={found[2]}: takes no value"),
     (r"argument (\S+): expected .*", lambda found: f"{found[1]}: takes a value, got none"),
     (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
-    (r"unrecognized arguments: ([^-]\S*).*", lambda found: f"unexpected argument {found[1]!r}: --help lists all"),
-    (r"unrecognized arguments: (\S+).*", lambda found: f"unknown flag {found[1]}: --help lists all"),
 )
 """What argparse says, and what is said in its place."""
 
@@ -46,10 +47,23 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if found := re.fullmatch(r"the following arguments are required: (\S+?)(,.*)?", message):
             raise ConfigError(self._missing(found[1]))
+        if found := re.fullmatch(r"unrecognized arguments: (\S+).*", message, re.DOTALL):
+            raise ConfigError(self._strange(found[1]))
         for pattern, sentence in _SENTENCES:
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 raise ConfigError(sentence(found))
         raise ConfigError(message)
+
+    def _strange(self, given: str) -> str:
+        """What is said of an argument that the command does not take."""
+        flags = [flag for flag in self.flags if flag.startswith("--") and flag != "--help"]
+        places = [str(action.metavar or action.dest) for action in self._actions if not action.option_strings]
+        taken = [*places, *flags]
+        takes = f"{self.prog} takes {', '.join(taken) or 'no arguments'}" if len(taken) <= _FEW else "--help lists all"
+        if not given.startswith("-"):
+            return f"unexpected argument {given!r}: {takes}"
+        flag = given.partition("=")[0]
+        return f"unknown flag {flag}{did_you_mean(nearest(flag, flags), takes)}"
 
     def _missing(self, name: str) -> str:
         """What is said of a positional argument without a value; its help is a noun phrase."""

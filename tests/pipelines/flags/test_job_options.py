@@ -111,9 +111,9 @@ def test_other_flags_are_beams() -> None:
         (["stray", *INPUT], "unexpected argument 'stray'"),
         ([*INPUT, "--schema", "s.json"], "--schema: millrace run does not take it; extract takes it"),
         ([*INPUT, "--labels=a,b"], "--labels: millrace run does not take it; classify takes it"),
-        ([*INPUT, "--constraint", '{"regex": "(a"}'], "--constraint.regex: "),
-        ([*INPUT, "--constraint", '{"json_schema": {"type": "strin"}}'], "--constraint.json_schema: "),
-        ([*INPUT, "--constraint", '{"grammar": "begin: A"}'], "--constraint.grammar: "),
+        ([*INPUT, "--constraint", '{"regex": "(a"}'], "--constraint: regex: "),
+        ([*INPUT, "--constraint", '{"json_schema": {"type": "strin"}}'], "--constraint: json_schema: "),
+        ([*INPUT, "--constraint", '{"grammar": "begin: A"}'], "--constraint: grammar: "),
         ([*INPUT, "--constraint", "{}"], "--constraint: takes one of regex, json_schema, "),
     ],
 )
@@ -141,8 +141,12 @@ def test_labels_are_the_jobs_on_dataflow() -> None:
         ("FooRunner", "there is no such runner: takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
         ("Flnik", "there is no such runner: did you mean FlinkRunner?"),
         ("prsmrunner", "did you mean PrismRunner?"),
-        ("millrace.nothing.FlinkRunner", "there is no such class: No module named 'millrace.nothing'"),
-        ("millrace.pipelines.runners.prism.NoPrism", "there is no such class: "),
+        (
+            "millrace.nothing.FlinkRunner",
+            "millrace.nothing cannot be imported (No module named 'millrace.nothing'): takes DirectRunner, ",
+        ),
+        ("millrace.pipelines.runners.prism.NoPrism", "prism has no NoPrism: did you mean OwnPrism?"),
+        ("millrace.pipelines.runners.prism.Absent", "prism has no Absent: takes DirectRunner, PrismRunner, "),
     ],
 )
 def test_a_runner_that_there_is_not_is_told(runner: str, told: str) -> None:
