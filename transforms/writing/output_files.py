@@ -30,6 +30,7 @@ from ..files.object_reads import open_file
 
 Kind = Literal["completions", "dead_letters"]
 IfExists = Literal["refuse", "overwrite", "resume"]
+_NOTES = ".millrace"
 _SETTINGS = ".settings.json"
 _TIME = r"\d{8}T\d{6}(?:\d{6})?Z"
 _SHARD = re.compile(
@@ -48,12 +49,12 @@ class OutputFiles:
         if not output.strip() or set("*?[]") & set(output):
             raise ConfigError(f"output={output!r}: takes the beginning of the files' paths, without * ? [ ]")
         self.prefix = output + "completions" if output.endswith("/") else output
-        if self.prefix.rpartition("/")[2] in (".", ".."):
+        self._folder, self._name = _split(self.prefix)
+        if self._name in (".", ".."):
             raise ConfigError(f"output={output!r}: is a folder; takes the beginning of the files' paths in it")
         self.temporary = f"{self.prefix}.tmp"
-        folder, slash, name = self.prefix.rpartition("/")
-        self.settings = f"{folder}{slash}.millrace/{name}{_SETTINGS}"
-        self.claim = f"{folder}{slash}.millrace/{name}.claim"
+        self.settings = f"{self._folder}{_NOTES}/{self._name}{_SETTINGS}"
+        self.claim = f"{self._folder}{_NOTES}/{self._name}.claim"
 
     def existing(self, kind: Kind) -> list[str]:
         """Finished shards of a kind."""
@@ -113,7 +114,7 @@ class OutputFiles:
     def next_label(self) -> str:
         """The label that tells a resumed run's shards from the shards that are there."""
         shards = [
-            _SHARD.fullmatch(_after(str(file.path), self._stem(kind)))
+            self._shard_named(str(file.path), kind)
             for kind in get_args(Kind)
             for file in self._named_alike(kind)  # another output's too: its files must not be written over
         ]
@@ -125,11 +126,7 @@ class OutputFiles:
 
     def may_name(self, path: str) -> bool:
         """Whether a file of this name could be one of the output's: a shard, a temporary file, or its settings."""
-        folder, name = path.rpartition("/")[0], path.rpartition("/")[2]
-        if folder == self.prefix.rpartition("/")[0] and any(
-            name.startswith(own := self._stem(kind).rpartition("/")[2]) and _SHARD.fullmatch(name.removeprefix(own))
-            for kind in get_args(Kind)
-        ):
+        if _split(path)[0] == self._folder and any(self._shard_named(path, kind) for kind in get_args(Kind)):
             return True
         return path in (self.temporary, self.settings, self.claim) or path.startswith(f"{self.temporary}/")
 
@@ -162,7 +159,7 @@ class OutputFiles:
         for kind in get_args(Kind):
             ours = {str(file.path) for file in self._found(kind)}
             for path in (str(file.path) for file in self._named_alike(kind)):
-                shard = _SHARD.fullmatch(_after(path, self._stem(kind)))
+                shard = self._shard_named(path, kind)
                 if path not in ours and shard is not None and shard["resume"] is None:
                     raise ConfigError(
                         f"{path} belongs to another output, and could be overwritten: name another output"
@@ -175,21 +172,20 @@ class OutputFiles:
         return [file for file in alike if _owner(str(file.path), names) in (self._name, None)]
 
     def _named_alike(self, kind: Kind) -> list[FileMetadata]:
-        stem = self._stem(kind)
-        return [file for file in match(f"{stem}-*") if _SHARD.fullmatch(_after(str(file.path), stem))]
+        return [file for file in match(f"{self._stem(kind)}-*") if self._shard_named(str(file.path), kind)]
 
     def _outputs_beside(self) -> list[str]:
         """The names of the folder's outputs, the longest first, as far as settings tell."""
-        noted = match(f"{self.settings.rpartition('/')[0]}/*{_SETTINGS}")
-        names = [str(file.path).rpartition("/")[2].removesuffix(_SETTINGS) for file in noted]
+        noted = match(f"{self._folder}{_NOTES}/*{_SETTINGS}")
+        names = [_split(str(file.path))[1].removesuffix(_SETTINGS) for file in noted]
         return sorted(names, key=len, reverse=True)
 
-    @property
-    def _name(self) -> str:
-        return self.prefix.rpartition("/")[2]
-
     def _stem(self, kind: Kind) -> str:
-        return self.prefix if kind == "completions" else f"{self.prefix}.dead_letters"
+        return _of_kind(self.prefix, kind)
+
+    def _shard_named(self, path: str, kind: Kind) -> re.Match[str] | None:
+        """The parts of a shard's name, if it is named as one of this kind; its folder may be spelled in any way."""
+        return _shard(path, _of_kind(self._name, kind))
 
 
 @dataclass(frozen=True)
@@ -246,13 +242,20 @@ def _fingerprint(file: FileMetadata) -> tuple[str, int, float]:
 
 def _owner(path: str, names: list[str]) -> str | None:
     """The first of the outputs that has files of such a name; None where it is not known."""
-    of_kinds = ((name, stem) for name in names for stem in (name, f"{name}.dead_letters"))
-    file = path.rpartition("/")[2]
-    return next(
-        (name for name, stem in of_kinds if file.startswith(stem) and _SHARD.fullmatch(file[len(stem) :])), None
-    )
+    return next((name for name in names for kind in get_args(Kind) if _shard(path, _of_kind(name, kind))), None)
 
 
-def _after(path: str, stem: str) -> str:
-    """What follows the stem; the file system may have spelled the path otherwise, but for the file's own name."""
-    return path.rsplit("/", 1)[-1].removeprefix(stem.rsplit("/", 1)[-1])
+def _of_kind(output: str, kind: Kind) -> str:
+    return output if kind == "completions" else f"{output}.dead_letters"
+
+
+def _shard(path: str, name: str) -> re.Match[str] | None:
+    """What follows the name in a path's last part, if that is what follows it in a shard's."""
+    file = _split(path)[1]
+    return _SHARD.fullmatch(file, len(name)) if file.startswith(name) else None
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The folder, with the slash behind it, and the name in it."""
+    folder, slash, name = path.rpartition("/")
+    return folder + slash, name

@@ -81,3 +81,12 @@ def test_a_job_named_as_what_a_resumed_run_added_is_refused(tmp_path: Path) -> N
 def test_a_folder_alone_is_no_output(output: str) -> None:
     with pytest.raises(ConfigError, match="is a folder"):
         OutputFiles(output)
+
+
+@pytest.mark.parametrize("prefix", ["run", "/run", "out/run", "gs://bucket/run"])
+def test_a_file_is_named_as_ours_in_our_own_folder_alone(prefix: str) -> None:
+    files = OutputFiles(prefix)
+    assert files.may_name(f"{prefix}-00000-of-00001.jsonl")
+    assert files.may_name(files.settings)
+    assert not files.may_name(f"/elsewhere{prefix.strip('/')}-00000-of-00001.jsonl")
+    assert not files.may_name(f"{'' if prefix == '/run' else '/'}run-00000-of-00001.jsonl")
