@@ -29,6 +29,8 @@ class Load:
     """Seconds from each request to its whole answer."""
     first_tokens: list[float] = field(default_factory=list)
     """Seconds from each streamed request to the first part of its answer that has text."""
+    retries: int = 0
+    """Requests sent again over another connection; `waits` hold that time too."""
     later_tokens: list[float] = field(default_factory=list)
     """Seconds a token of each streamed answer, after its first part."""
 
@@ -109,6 +111,7 @@ async def _request(session: aiohttp.ClientSession, url: str, body: dict[str, obj
         try:
             tokens = await _answered(session, url, body, load, began, stream)
         except aiohttp.ClientConnectionError:  # a server may close a connection that it has kept, as llama.cpp's does
+            load.retries += 1
             continue
         load.waits.append(time.perf_counter() - began)
         load.tokens += tokens

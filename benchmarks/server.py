@@ -149,6 +149,7 @@ class _Side:
             "requests_per_s": round(self._saturation, 1),
             "tokens_per_s": round(statistics.median(load.tokens / load.seconds for load in self._loads), 1),
             "rounds": [round(load.requests_per_s, 1) for load in self._loads],
+            "retries": sum(load.retries for load in self._loads),
             "server_cpu_ms_a_request": round(1000 * statistics.median(self._busy), 3),
             "latency_s": _percentiles([wait for load in self._loads for wait in load.waits]),
         }

@@ -1,4 +1,4 @@
-"""Questions that the model is not for: small talk, which it answers briefly, and questions that it declines.
+"""What the model is not for: small talk, which it answers briefly, and questions that it declines.
 
 Knows nothing of the other kinds, except that a capital may be asked for a country that does not exist.
 """

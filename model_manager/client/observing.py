@@ -17,10 +17,10 @@ from ..wire.transport import Connection, ConnectionLost
 ANSWER_WITHIN = 5.0
 """Seconds."""
 
-_Said = TypeVar("_Said", bound=Message)
+_Reply = TypeVar("_Reply", bound=Message)
 
 
-def ask(place: ManagerPlace, question: Message, answer: type[_Said], within: float = ANSWER_WITHIN) -> _Said | None:
+def ask(place: ManagerPlace, question: Message, answer: type[_Reply], within: float = ANSWER_WITHIN) -> _Reply | None:
     """What the manager answers; None if none runs on this machine. Raises ManagerUnavailable if it does not answer."""
     with _observing(place, within) as connection:
         if connection is None:

@@ -252,7 +252,7 @@ def _first_in_line(entries: Sequence[Entry], room: int, least_urgent: float) -> 
 
 
 class Families:
-    """Which engines have the shared prompt of each family of requests, by their indexes.
+    """The engines that have the shared prompt of each family of requests, by their indexes.
 
     A family is an affinity group by prefix: the requests that one caller's prompt becomes, such as n answers to one
     prompt or the scores of several continuations. They share the prompt, so it is computed once if they run on the same

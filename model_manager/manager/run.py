@@ -39,9 +39,9 @@ def run(arguments: Sequence[str], engine_command: Sequence[str] | None, template
     """Run until nobody needs the manager, or a signal comes; `template`: what forks engines, if it has started."""
     options = _options(arguments)
     settings = msgspec.json.decode(options.settings, type=ManagerConfig)
-    serve = partial(ManagerServer, settings, engine_command or ENGINE_COMMAND)
+    serve = partial(ManagerServer, settings, engine_command or ENGINE_COMMAND, template=template)
     if options.listen is None:
-        _run_here(RuntimeDir(options.runtime), options.lock_fd, partial(serve, template=template))
+        _run_here(RuntimeDir(options.runtime), options.lock_fd, serve)
     else:
         _stay(options.listen, options.key_file, partial(serve, allow_commands=options.allow_commands))
 

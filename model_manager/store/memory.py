@@ -68,7 +68,7 @@ class Weights:
     """True if they are stored in few bits, and stay so."""
 
     def loaded_bytes(self, width: float, *, on_cpu: bool, matrix_width: float | None = None) -> int:
-        """Least bytes once loaded, at so many a number; `matrix_width` is that of matrices which a load quantizes.
+        """Least bytes once loaded, with `width` bytes a number, `matrix_width` in matrices that the load quantizes.
 
         On a CPU a tied output layer is packed beside the embedding.
         """
@@ -78,15 +78,15 @@ class Weights:
 
 
 def weight_patterns(names: Collection[str], backend: str) -> tuple[str, ...]:
-    """Patterns of the files that hold weights, among those of a model's folder: of the back end's own format, if the
-    model is in it.
+    """Patterns of a model's files that are loaded as its weights: all of the back end's own format, if the folder with
+    these names is in it.
     """
     own = BACKENDS[backend].own_files
     return own if own and own[0] in names else ("*.safetensors",)
 
 
 def file_bytes(sizes: Mapping[str, int], patterns: Sequence[str]) -> int:
-    """Bytes of the files that match, of all whose bytes are given by their names."""
+    """Bytes of the files whose names match. `sizes`: bytes of each file, by name."""
     return sum(size for name, size in sizes.items() if is_wanted(name, patterns))
 
 
@@ -114,7 +114,7 @@ def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
     if is_gguf(config.model):
         return MemoryNeed(gguf_bytes(config.model, folder))
     if is_in_format(folder, config.backend):
-        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
         return MemoryNeed(file_bytes(sizes, weight_patterns(sizes, config.backend)))
     if not (folder / "config.json").is_file():  # to open a pipe would wait for who writes to it
         raise ModelNotFound(f"{folder}: config.json is no file")

@@ -82,7 +82,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kv_cache_dtype: KvCacheDtype = "auto"
     """Format of keys and values in the KV cache; auto keeps them in dtype."""
     device: Device = "auto"
-    """Device that runs the model; auto is cuda if torch finds a GPU, else cpu."""
+    """Device that runs the model. auto: with torch cuda if there is a GPU, else cpu; others choose by themselves."""
     max_model_len: int | None = None
     """Most tokens of prompt and output together. Default: the model's own limit."""
     max_num_seqs: int = 64
@@ -109,7 +109,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     draft_model: str | None = None
     """Smaller model with the same vocabulary, named like --model. Used by --speculation draft_model."""
     max_loras: int = 0
-    """Most LoRA adapters loaded at once; with 0 requests cannot name one. On a CPU a model that takes adapters runs
+    """Most LoRA adapters loaded at once; 0: no request can name one. On a CPU a model that takes adapters runs
     through transformers' code (docs: LoRA adapters)."""
     max_lora_rank: int = 64
     """Highest rank of an adapter. Memory for max_loras adapters of this rank is left free beside the KV cache."""
@@ -208,7 +208,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     heartbeat: float = 1.0
     """How often engines and clients send a heartbeat."""
     hang_timeout: float = 10.0
-    """A process that is silent for this long is killed and replaced."""
+    """An engine that is silent for this long is killed and replaced."""
     step_timeout: float = 300.0
     """An engine that sends heartbeats, but ends no step for this long, is killed and replaced."""
     load_timeout: float = 1800.0

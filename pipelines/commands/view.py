@@ -70,7 +70,9 @@ def _parser() -> FlagParser:
     parser.add_argument(
         "--rows", type=int, default=_ROWS, metavar="N", help=f"Rows to write with --output. Default: {_ROWS}."
     )
-    parser.add_argument("--overwrite", action="store_true", help="Let --output replace a file that is no such page.")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="Let --output replace a file that millrace did not write."
+    )
     parser.add_argument("--no-browser", action="store_true", help="Print the address, but open no browser.")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="Port on 127.0.0.1. Default: a free one.")
     group = parser.add_argument_group("input, whose rows are shown beside their results; flags as for the job")
@@ -88,7 +90,8 @@ def _parser() -> FlagParser:
     group.add_argument(
         "--documents",
         action="store_true",
-        help="Read --input as millrace extract and classify do: by default each file is a row.",
+        help="Read --input as millrace extract and classify do: JSONL, CSV and Parquet by their extensions, any "
+        "other file as one row.",
     )
     return parser
 

@@ -24,7 +24,7 @@ _COMMAND = "--command="
 def main(dispatch: Callable[[Sequence[str]], int]) -> None:
     """Build the job that the process's arguments describe, and end the process.
 
-    `dispatch` runs a command: the commands stand above this room.
+    `dispatch` runs a command. It is passed, because the module that has it imports this one's package.
     """
     leave(at_the_edge(lambda: launch(sys.argv[1:], dispatch)))
 

@@ -43,11 +43,13 @@ def check_runner(options: PipelineOptions) -> None:
 
 def _check_class(path: str) -> None:
     module, _, name = path.rpartition(".")
+    if not (module and name):
+        raise ConfigError(f"--runner {path}: names no class: takes {_TAKES}")
     try:
         found = importlib.import_module(module)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"--runner {path}: {module or '.'} cannot be imported ({error}): takes {_TAKES}, in a module that this"
+            f"--runner {path}: {module} cannot be imported ({error}): takes {_TAKES}, in a module that this"
             " Python has (PYTHONPATH)"
         ) from None
     if not hasattr(found, name):

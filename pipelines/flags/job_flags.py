@@ -56,7 +56,8 @@ def _add_models(group: Any, task: TaskCommand) -> list[str]:
         "--chat",
         choices=list(CHAT),
         default=task.chat,
-        help="Put text through the model's chat template, as a user's turn. auto: if the model has a template.",
+        help="Put text through the model's chat template, as a user's turn. auto: if the model has a template. "
+        "Default: auto, with embed never.",
     )
     group.add_argument(
         "--models",

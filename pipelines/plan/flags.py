@@ -89,7 +89,7 @@ def _add_output(group: Any) -> None:
         "--trial",
         nargs="+",
         metavar="GLOB",
-        help="Completions (JSONL) of a trial run. Their mean number of tokens replaces --output_tokens.",
+        help="Completions (JSONL) of a trial run, whose mean number of tokens is taken. Not with --output_tokens.",
     )
 
 

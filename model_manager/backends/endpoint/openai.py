@@ -59,26 +59,26 @@ class _Usage(msgspec.Struct):
 _NO_USAGE = msgspec.Raw(b"null")
 
 
-class _MessageBody(msgspec.Struct):
+class _MessageAnswer(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
 
 
-class _ChoiceBody(msgspec.Struct):
+class _ChoiceAnswer(msgspec.Struct):
     text: str | None = None
-    message: _MessageBody | None = None
+    message: _MessageAnswer | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
 
-class _CompletionBody(msgspec.Struct):
-    choices: list[_ChoiceBody]
+class _CompletionAnswer(msgspec.Struct):
+    choices: list[_ChoiceAnswer]
     usage: msgspec.Raw = _NO_USAGE
 
 
 class _StreamChoice(msgspec.Struct):
     text: str | None = None
-    delta: _MessageBody | None = None
+    delta: _MessageAnswer | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: TokenIdList | None = None
@@ -212,7 +212,7 @@ class OpenAI:
             if not found.data or not found.data[0].embedding:
                 raise Garbled("its answer has no vector")
             return Answer(prompt_tokens=_counted(found.usage).prompt_tokens, embedding=found.data[0].embedding)
-        completion = parsed(body, _CompletionBody)
+        completion = parsed(body, _CompletionAnswer)
         if not completion.choices:
             raise Garbled("its answer has no choices")
         return _answer(completion.choices[0], _counted(completion.usage))
@@ -222,7 +222,7 @@ class OpenAI:
         chunk = parsed(event, _Chunk)
         usage = _counted(chunk.usage)
         choice = chunk.choices[0] if chunk.choices else _StreamChoice()
-        said = choice.delta or _MessageBody(choice.text)
+        said = choice.delta or _MessageAnswer(choice.text)
         return StreamPiece(
             text=said.content or said.refusal or "",
             token_ids=choice.token_ids,
@@ -250,7 +250,7 @@ def _ending(reason: str | None) -> FinishReason:
     return _ENDINGS[reason]
 
 
-def _answer(choice: _ChoiceBody, usage: _Usage) -> Answer:
+def _answer(choice: _ChoiceAnswer, usage: _Usage) -> Answer:
     ending = _ending(choice.finish_reason)
     text = choice.text if choice.message is None else choice.message.content or choice.message.refusal or ""
     if text is None:

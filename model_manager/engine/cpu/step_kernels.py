@@ -228,10 +228,9 @@ def _multiply_tiles(
 def _multiply_vectors(
     left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
-    """Up to 8 rows. One row alone, as a person waits for, is bound by the weights in every format; in bfloat16 four at
-    once are not. The last part of a panel computes hardly more rows than there are.
+    """Up to 8 rows: with one or two parts it computes 1, 4 or 8, with more 2, 4 or 8.
 
-    With one or two parts it computes four or eight: reading the weights takes longer than most numbers of rows.
+    One row has a form of its own: in bfloat16 to compute four takes longer than to read the weights.
     """
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:

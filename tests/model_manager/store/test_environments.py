@@ -133,6 +133,7 @@ def test_the_command_lists_each_engine(backend: Backend, capsys: pytest.CaptureF
     tasks = {line.split()[0]: re.split("  +", line)[2] for line in lines[: len(BACKENDS)]}
     assert (tasks["torch"], tasks["ctranslate2"], tasks["endpoint"]) == ("all", "generate", "generate, embed")
     assert tasks["llama_cpp"] == "generate, extract"
+    assert next(line for line in lines if line.startswith("torch ")).endswith("starts here")
     assert f"{backend.name} not installed: millrace engines install small" in lines
     assert max(map(len, lines)) <= 80
 

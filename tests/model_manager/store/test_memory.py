@@ -62,6 +62,7 @@ def test_weights_in_another_engines_format_count_by_their_files(tmp_path: Path) 
     for name, size in (("openvino_model.xml", 10), ("openvino_model.bin", 5000), ("openvino_tokenizer.bin", 70)):
         (tmp_path / name).write_bytes(bytes(size))
     shutil.copy(FOLDER / "config.json", tmp_path)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     assert memory_need(ModelConfig(backend="openvino"), str(tmp_path)) == MemoryNeed(ENGINE_BYTES + 5080)
 
 
