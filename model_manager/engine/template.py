@@ -41,6 +41,8 @@ def main() -> int:
     parser.add_argument("--room", default="", help="blanks, where ps is to show an engine's arguments")
     manager = socket.socket(fileno=parser.parse_args().fd)
     die_with_parent(b"millrace-warm")
+    if _is_closed(manager):
+        return 1  # it was killed before this process had asked to die with it
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would leave no child to wait for
     is_current = _import()
     if not _is_alone():
@@ -66,6 +68,13 @@ def main() -> int:
         for descriptor in descriptors:
             os.close(descriptor)
         manager.send(str(pid).encode())
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed it, or has ended."""
+    ends = select.poll()
+    ends.register(connection, 0)
+    return bool(ends.poll(0))
 
 
 def _is_alone() -> bool:

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import msgspec
 
-from .conversion import converted, nearest
+from .conversion import SettingsMeta, converted, fitted, nearest
 from .errors import InvalidRequest
 from .json_text import from_text
 
@@ -50,7 +51,14 @@ _WRAPPER = frozenset(("name", "description", "strict", "schema"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Constraint(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    metaclass=SettingsMeta,
+):
     """Exactly one of the kinds; the whole output, without what ends it, matches it.
 
     Raises InvalidRequest, naming `constraint` and the kind, for none, several, or one that is malformed or too large.
@@ -95,12 +103,26 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         fields = fields_of(given)
         if is_schema(fields):
             raise InvalidRequest(f'constraint: takes a JSON Schema as {{"{_SCHEMA}": {{…}}}}, got one by itself')
-        try:
+        with _named():
             return converted(fields, cls, InvalidRequest, what="kind", near=_nearest_kind)
-        except InvalidRequest as error:
-            raise InvalidRequest(
-                str(error) if str(error).startswith("constraint") else f"constraint: {error}"
-            ) from None
+
+    @classmethod
+    def _nearest(cls, name: str) -> str | None:
+        return _nearest_kind(name)
+
+    @classmethod
+    def _fitted(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        with _named():
+            return fitted(fields, cls, InvalidRequest)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors within name the constraint."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error) if str(error).startswith("constraint") else f"constraint: {error}") from None
 
 
 def _nearest_kind(name: str) -> str | None:

@@ -68,7 +68,8 @@ def converted(
         name = next(name for name in fields if name in strange)
         raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
     try:
-        return msgspec.convert(dict(fields), settings, str_keys=True)
+        plain = {str(name): value for name, value in fields.items()}  # msgspec takes no subclass of str
+        return msgspec.convert(plain, settings, str_keys=True)
     except msgspec.ValidationError as failure:
         for name, kind in _required(settings).items():
             if name not in fields:
@@ -149,12 +150,16 @@ def _own_error(
     error: type[MillraceError],
 ) -> MillraceError:
     """What a struct said itself, else a sentence that names the field, its value and what it takes."""
-    return failure.__cause__ if isinstance(failure.__cause__, error) else error(_misfit(fields, settings))
+    if isinstance(failure.__cause__, error):
+        return failure.__cause__
+    return error(_misfit(fields, settings) or str(failure))
 
 
-def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str:
+def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str | None:
     hints = _hints(settings)
-    name = next(name for name, value in fields.items() if not _fits(value, hints[name]))
+    name = next((name for name, value in fields.items() if not _fits(value, hints[name])), None)
+    if name is None:
+        return None
     return f"{name}={shown(fields[name])}: takes {_described(types.type_info(hints[name]))}"
 
 

@@ -202,7 +202,10 @@ class SamplingParams(
 
     @classmethod
     def _fitted(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        return fitted(_with_constraint(fields), cls, InvalidRequest)
+        made = fitted(_with_constraint(fields), cls, InvalidRequest)
+        given, biases = fields.get("logit_bias", {}), made.get("logit_bias", {})
+        _check("logit_bias", given, len(biases) == len(given), "each token once")
+        return made
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """These parameters with a row's own on top; raises InvalidRequest as `parse` does."""

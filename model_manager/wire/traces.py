@@ -6,14 +6,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .conversion import check_types
+from .conversion import SettingsMeta, check_types
 from .errors import ConfigError
 
 ROUTE = "/v1/traces"
 """The path of OTLP over HTTP, behind a collector's address."""
 
 
-class Traces(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Traces(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=SettingsMeta):
     """A collector of OpenTelemetry's, and the share of rows that it hears of.
 
     Raises ConfigError, naming the setting, for a value outside its range.

@@ -12,6 +12,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     _BeamArgumentParser,
 )
+from apache_beam.runners import PipelineRunner
 
 from millrace.model_manager.wire.config import SETTINGS_ELSEWHERE
 from millrace.model_manager.wire.conversion import did_you_mean, nearest
@@ -55,6 +56,9 @@ def _check_class(path: str) -> None:
     if not hasattr(found, name):
         hint = did_you_mean(nearest(name, vars(found)), f"takes {_TAKES}")
         raise ConfigError(f"--runner {path}: {module} has no {name}{hint}")
+    runner = getattr(found, name)
+    if not callable(runner) or (isinstance(runner, type) and not issubclass(runner, PipelineRunner)):
+        raise ConfigError(f"--runner {path}: is no class of a runner: takes {_TAKES}")
 
 
 def _nearest(given: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -13,6 +14,19 @@ first = template._is_alone(), "transformers" in sys.modules
 template._import_transformers()
 print(*first, template._is_alone(), "transformers" in sys.modules)
 """
+
+
+def test_it_ends_at_once_where_the_manager_was_killed_before_it_asked_to_die_with_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    program = (
+        "import sys\nfrom millrace.model_manager.engine import template\n"
+        "status = template.main()\nprint(status, 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, "--fd", str(theirs.fileno())]
+    with theirs:
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, pass_fds=[theirs.fileno()])
+    assert ended.stdout.strip() == "1 False"
 
 
 def test_imports_start_no_thread_and_transformers_come_last() -> None:

@@ -32,6 +32,31 @@ def test_a_row_says_one_kind(fields: dict[str, Any]) -> None:
     assert constraint.kind == next(iter(fields))
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"choice": "abc"}, "constraint: choice='abc': takes a list of strings"),
+        ({"json": "yes"}, "constraint: json='yes': takes true or false"),
+        ({"regex": 5}, "constraint: regex=5: takes a string"),
+        ({"regex": b"[0-9]"}, "constraint: regex=b'[0-9]': takes a string"),
+    ],
+    ids=str,
+)
+def test_a_constraint_that_a_program_makes_is_checked_as_a_rows(fields: dict[str, Any], told: str) -> None:
+    """An engine would refuse the message, whatever else is in it."""
+    with pytest.raises(InvalidRequest) as raised:
+        Constraint(**fields)
+    assert str(raised.value) == told
+
+
+def test_a_program_may_give_a_list_and_is_told_what_it_meant() -> None:
+    listed: Any = ["b", "a"]
+    assert hash(Constraint(choice=listed)) == hash(Constraint(choice=("b", "a")))
+    wrong: Any = {"regx": "a"}
+    with pytest.raises(TypeError, match="did you mean regex"):
+        Constraint(**wrong)
+
+
 @given(CONSTRAINTS)
 def test_messages_and_rows_give_the_same_constraint(constraint: Constraint) -> None:
     params = SamplingParams(constraint=constraint)

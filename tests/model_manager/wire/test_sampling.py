@@ -76,6 +76,21 @@ def test_the_constructor_says_what_is_wrong_within_a_constraint(value: Any, told
     assert str(raised.value) == told
 
 
+def test_names_may_be_of_a_class_of_strings() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    assert SamplingParams.parse({Name("max_tokens"): 3}) == SamplingParams(max_tokens=3)
+    given: Any = {Name("regex"): "a"}
+    assert SamplingParams(constraint=given).constraint == Constraint(regex="a")
+
+
+def test_a_token_twice_is_refused() -> None:
+    given: Any = {"5": 1, 5: 2}
+    with pytest.raises(InvalidRequest, match=r"logit_bias=.*: takes each token once"):
+        SamplingParams(logit_bias=given)
+
+
 INVALID = [
     ("max_tokens", 0),
     ("max_tokens", -1),

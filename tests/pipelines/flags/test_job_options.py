@@ -138,6 +138,8 @@ def test_labels_are_the_jobs_on_dataflow() -> None:
 @pytest.mark.parametrize(
     ("runner", "told"),
     [
+        ("os.path", "is no class of a runner: takes DirectRunner, "),
+        ("json.JSONDecoder", "is no class of a runner: takes DirectRunner, "),
         (".X", "names no class: takes DirectRunner, PrismRunner, "),
         ("FooRunner", "there is no such runner: takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
         ("Flnik", "there is no such runner: did you mean FlinkRunner?"),
