@@ -34,6 +34,8 @@ _GUIDED = {
 _STRUCTURED = "structured_outputs"
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar", "json_object": "json"}
 """Kinds of constraints by the names that vLLM's `structured_outputs` has for them."""
+_VLLM_FLAGS = frozenset(("json_object", "disable_fallback", "disable_any_whitespace", "disable_additional_properties"))
+"""Members of `structured_outputs` whose default is false."""
 
 
 class BesideSampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +169,13 @@ def _of_structured(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     asked = body.get(_STRUCTURED)
     if asked is None:
         return None
-    given = {name: value for name, value in asked.items() if value is not None} if isinstance(asked, dict) else {}
+    given = {name: value for name, value in asked.items() if _is_given(name, value)} if isinstance(asked, dict) else {}
     if len(given) != 1 or not given.keys() <= _KINDS.keys():
         raise InvalidRequest(f"{_STRUCTURED}: takes an object with one of {', '.join(_KINDS)}")
     ((name, value),) = given.items()
     return _STRUCTURED, {_KINDS[name]: value}
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """False for null, and for a flag of vLLM's that is off."""
+    return value is not None and not (value is False and name in _VLLM_FLAGS)

@@ -22,6 +22,22 @@ from millrace.model_manager.wire.sampling import SamplingParams
         ({"structured_outputs": {"json": {"type": "string"}}}, {"json_schema": {"type": "string"}}),
         ({"structured_outputs": {"regex": "a+", "choice": None}}, {"regex": "a+"}),
         ({"structured_outputs": {"json_object": True}}, {"json": True}),
+        (
+            {"structured_outputs": {"regex": "a+", "json_object": False, "disable_any_whitespace": False}},
+            {"regex": "a+"},
+        ),
+        (
+            {
+                "structured_outputs": {
+                    "choice": ["a"],
+                    "disable_fallback": False,
+                    "disable_additional_properties": False,
+                    "whitespace_pattern": None,
+                    "structural_tag": None,
+                }
+            },
+            {"choice": ["a"]},
+        ),
     ],
 )
 def test_constraints_by_vllms_names_are_ours(body: dict[str, Any], constraint: dict[str, Any]) -> None:
@@ -37,6 +53,9 @@ def test_constraints_by_vllms_names_are_ours(body: dict[str, Any], constraint: d
         {"structured_outputs": {"regex": "a"}, "constraint": {"regex": "a"}},
         {"structured_outputs": {"regex": "a", "choice": ["a"]}},
         {"structured_outputs": {"jsn": {}}},
+        {"structured_outputs": {"regex": "a", "jsn": False}},
+        {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+        {"structured_outputs": {"json_object": False}},
         {"structured_outputs": 5},
     ],
 )
