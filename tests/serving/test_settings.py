@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import os
 import subprocess
 import sys
@@ -9,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.pipelines.cli import dispatch
-from millrace.serving.http.keys import read_keys
+from millrace.serving.http.keys import KeyCheck, read_keys
 from millrace.serving.settings import ServeConfig
 
 
@@ -124,6 +127,37 @@ def test_a_file_of_keys_may_be_windows_own(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"\xef\xbb\xbffirst\r\n\r\n  second\t\r\n")
     assert read_keys(str(path)) == [b"first", b"second"]
+
+
+def test_keys_are_compared_by_digests_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hmac.compare_digest` returns early for two values of different lengths."""
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noted(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        let_in.append(True)
+
+    async def status(key: bytes) -> list[int]:
+        told: list[int] = []
+
+        async def send(message: Message) -> None:
+            told.extend([message["status"]] if "status" in message else [])
+
+        scope = {"type": "http", "path": "/v1/models", "method": "GET", "headers": [(b"authorization", key)]}
+        await KeyCheck(app, [b"first", b"a longer one"], ())(scope, lambda: asyncio.sleep(0, {}), send)
+        return told
+
+    monkeypatch.setattr("millrace.serving.http.keys.hmac.compare_digest", noted)
+    let_in: list[bool] = []
+    given = (b"Bearer first", b"Bearer f", b"Bearer ", b"Basic first", b"Bearer " + b"a" * 999, b"Bearer a longer one")
+    assert [asyncio.run(status(key)) for key in given] == [[], [401], [401], [401], [401], []]
+    assert len(let_in) == 2
+    assert len(compared) == 2 * len(given), "with each key, also behind the right one"
+    assert {len(each) for pair in compared for each in pair} == {32}
 
 
 @pytest.mark.parametrize(
