@@ -1,4 +1,5 @@
-"""A live line while a job runs: done / total, prompts/s, tokens/s, time left. Plain lines where there is no terminal.
+"""A live line while a job runs: done / total, prompts/s, tokens/s, time left; below it what failed, and why. Without a
+terminal there are plain lines.
 
 Counts come from the manager, polled from a thread; the job itself knows nothing of it.
 """
@@ -11,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.text import Text
 
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.messages import Status
@@ -32,6 +35,18 @@ _SPEED_OVER = 10.0
 
 _READING = "reading "
 _NONE: Mapping[str, int] = {}
+
+
+class Told(NamedTuple):
+    """What progress says."""
+
+    counts: str
+    """What is done, and how fast."""
+    failed: str = ""
+    """Failures with their commonest reasons; empty if there are none."""
+
+    def __str__(self) -> str:
+        return "   ".join(filter(None, self))
 
 
 class Speed:
@@ -59,23 +74,23 @@ class Speed:
         while len(self._samples) > 2 and sample.at - self._samples[1].at > _SPEED_OVER:
             self._samples.popleft()
 
-    def line(self, *, waits: bool = False, refused: Mapping[str, int] = _NONE) -> str:
-        """The progress line: `120 / 500   9,600 generated   41.0 prompts/s   1,234 tokens/s   0:09 left`. For a stream
-        with nothing to do, it says that the stream waits. Failed rows come last; if workers are other processes, these
-        are failed requests as the manager knows them (`refused`).
+    def told(self, *, waits: bool = False, refused: Mapping[str, int] = _NONE) -> Told:
+        """The progress: `120 / 500   9,600 generated   41.0 prompts/s   1,234 tokens/s   0:09 left`. For a stream
+        with nothing to do, it says that the stream waits. Failed rows are told apart; if workers are other processes,
+        these are failed requests as the manager knows them (`refused`).
 
         A speed takes two samples, and tokens are told where some are generated: score and embed generate none.
         """
         last = self._samples[-1]
         prompts, tokens = self.per_second()
         if waits and self.total is None and not prompts and not tokens:
-            return f"{last.done:,} done, waiting for more"
+            return Told(f"{last.done:,} done, waiting for more")
         done = f"{last.done:,} / {self.total}" if self.total else f"{last.done:,}"
         if last.at <= self._samples[0].at:
-            return "   ".join(filter(None, [done, self._failed(refused)]))
+            return Told(done, self._failed(refused))
         speeds = [prompts_per_s(prompts), *([tokens_per_s(tokens)] if last.tokens else [])]
         made = generated(last.tokens) if last.tokens else ""
-        return "   ".join(filter(None, [done, made, *speeds, self._left(prompts), self._failed(refused)]))
+        return Told("   ".join(filter(None, [done, made, *speeds, self._left(prompts)])), self._failed(refused))
 
     def _failed(self, refused: Mapping[str, int]) -> str:
         if failures := self.failures():
@@ -106,17 +121,17 @@ class Speed:
         return max(self.total.rows - self._samples[-1].done, 0) / prompts_per_s
 
 
-def describe(status: Status | None, job: str, speed: Speed, now: float) -> str:
-    """The line for what the manager says now."""
+def describe(status: Status | None, job: str, speed: Speed, now: float) -> Told:
+    """The progress for what the manager says now."""
     found = job_status(status, job)
     loading = [model.model for model in status.models if model.state == "loading"] if status else []
     if loading and (found is None or not found.finished + found.failed):
-        return f"loading {loading[0]}"
+        return Told(f"loading {loading[0]}")
     if found is None:
-        return f"{_READING}{source}" if (source := speed.reading()) else "starting"
+        return Told(f"{_READING}{source}" if (source := speed.reading()) else "starting")
     speed.add(Sample(now, found.finished + found.failed, found.generated_tokens))
     waits = status is not None and not any(model.outstanding for model in status.models)
-    return speed.line(waits=waits, refused=found.failures)
+    return speed.told(waits=waits, refused=found.failures)
 
 
 @contextmanager
@@ -129,15 +144,30 @@ def shown_progress(
         yield
 
 
+class _Live(Progress):
+    """The bar with its line, and a paragraph below: rich cuts a line beside the bar that is wider than the terminal, and
+    wraps a paragraph.
+    """
+
+    below = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """See Progress."""
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(self.below)
+
+
 def _show_live(read: ReadStatus, job: str, speed: Speed, console: Console, clock: Clock, stop: threading.Event) -> None:
     columns = (SpinnerColumn(), BarColumn(bar_width=30), TextColumn("{task.description}"))
     # Otherwise rich takes sys.stderr for itself, and shows what logs.py keeps from the terminal.
-    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar = _Live(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
     with bar as progress:
         task: TaskID = progress.add_task("starting", total=1.0 if speed.total else None)
         while not stop.wait(POLL_SECONDS):
-            line = describe(read(), job, speed, clock())
-            progress.update(task, description=line, completed=speed.fraction())
+            told = describe(read(), job, speed, clock())
+            bar.below = told.failed
+            progress.update(task, description=told.counts, completed=speed.fraction())
 
 
 def _show_plain(
@@ -145,7 +175,7 @@ def _show_plain(
 ) -> None:
     printed_at, printed = clock(), ""
     while not stop.wait(POLL_SECONDS):
-        line = describe(read(), job, speed, clock())
+        line = str(describe(read(), job, speed, clock()))
         is_due = clock() - printed_at >= _PLAIN_EVERY or line.startswith(_READING)
         if is_due and line != printed:
             tell(console, line)

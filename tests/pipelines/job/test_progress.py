@@ -1,5 +1,7 @@
 import io
 import itertools
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +11,13 @@ from rich.console import Console
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
+from millrace.pipelines.job import progress
 from millrace.pipelines.job.polling import counted_since
-from millrace.pipelines.job.progress import Speed, describe, shown_progress
+from millrace.pipelines.job.progress import Speed, shown_progress
 from millrace.transforms.reading.count import RowCount
 from millrace.transforms.streams.readers import ReaderDoFn, tell_reading, when_reading
 from millrace.transforms.streams.watch import PollPatterns
+from tests.terminals import on_terminal
 
 
 def status(*jobs: JobStatus, state: str = "ready", outstanding: int = 0) -> Status:
@@ -23,6 +27,11 @@ def status(*jobs: JobStatus, state: str = "ready", outstanding: int = 0) -> Stat
 
 def job(finished: int, failed: int = 0, tokens: int = 0) -> JobStatus:
     return JobStatus("j", finished=finished, failed=failed, generated_tokens=tokens)
+
+
+def describe(found: Status | None, name: str, speed: Speed, now: float) -> str:
+    """All that is told, as one line."""
+    return str(progress.describe(found, name, speed, now))
 
 
 def test_before_the_first_request_it_says_what_is_waited_for() -> None:
@@ -168,3 +177,35 @@ def test_progress_is_shown_live_on_a_terminal_and_in_lines_elsewhere(terminal: b
             assert polls.acquire(timeout=300)
     assert "1 / 2" in out.getvalue()
     assert ("\x1b[" in out.getvalue()) == terminal
+
+
+_FAILS = """
+import threading
+from rich.console import Console
+from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.status import JobStatus
+from millrace.pipelines.job.progress import Speed, shown_progress
+from millrace.transforms.reading.count import RowCount
+
+polls, shown = iter(range(100)), threading.Event()
+failures = {"InvalidRequest": 1200, "PromptTooLong": 310, "ConstraintNotMet": 42, "EngineKiller": 7}
+
+def read():
+    poll = next(polls)
+    if poll == 3:
+        shown.set()
+    job = JobStatus("j", finished=500 + 40 * poll, failed=1559, generated_tokens=9600 + 900 * poll)
+    return Status(pid=1, uptime=1.0, models=[], jobs=[job], processes=[])
+
+with shown_progress(read, "j", Speed(RowCount(5000, True), failures=lambda: failures), Console(stderr=True)):
+    shown.wait()
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_on_a_terminal_of_usual_width_all_reasons_of_failures_are_shown(columns: int) -> None:
+    with on_terminal([sys.executable, "-c", _FAILS], columns=columns) as process:
+        shown = process.ended(300)
+    assert process.process.returncode == 0, shown
+    words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).split())
+    assert "1,559 failed: 1,200 InvalidRequest, 310 PromptTooLong, 42 ConstraintNotMet, 7 EngineKiller" in words
