@@ -1,4 +1,8 @@
-"""Chromium, as tests of the page drive it: the one on PATH, else apt-get's, where this process may install it."""
+"""Chromium, as tests of the page drive it: the one on PATH, else apt-get's, where this process may install it.
+
+Without one, tests are skipped on a developer's machine. They fail where the environment has CI or ENGINES: there all
+tests are meant to run.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,12 @@ def _found() -> Path | None:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """One without a window, for several pages; a machine that has none, and may install none, skips the test."""
+    """One without a window, for several pages; see above for a machine that has none, and may install none."""
     try:
         path = program()
     except NoChromium as error:
+        if "CI" in os.environ or "ENGINES" in os.environ:
+            pytest.fail(f"{error}; with CI or ENGINES in the environment this is no reason to skip")
         pytest.skip(str(error))
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=path, timeout=1000 * WITHIN)
