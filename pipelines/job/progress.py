@@ -145,9 +145,7 @@ def shown_progress(
 
 
 class _Live(Progress):
-    """The bar with its line, and a paragraph below: rich cuts a line beside the bar that is wider than the terminal, and
-    wraps a paragraph.
-    """
+    """The bar with its line, and a paragraph below: rich wraps the paragraph, and cuts a line that is too wide."""
 
     below = ""
 
