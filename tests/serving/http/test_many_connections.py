@@ -5,16 +5,43 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.serving.servers import Server, connected, fake_server
+from tests.serving.servers import Server, connected, fake_server, peak_memory
 from tests.waiting import eventually
 
 LIMIT = 400
+HALVES = 10_000
+"""Requests of which the server gets half a head."""
+_MOST_OF_A_HALF = 32 * 2**10
+"""Bytes that such a connection may cost the server: three times what it takes."""
+_SPARE = 500
+"""Descriptors of a process for anything else."""
+_HALF_ASKED = """
+import resource, socket, sys
+most, port, count = resource.getrlimit(resource.RLIMIT_NOFILE)[1], int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+opened, refused = [], 0
+for _ in range(count):
+    sock = socket.create_connection(("127.0.0.1", port), 120)
+    sock.sendall(b"POST /v1/completions HTTP/1.1\\r\\nhost: localhost\\r\\nx-half: " + b"a" * 500)
+    opened.append(sock)
+for sock in opened:
+    sock.setblocking(False)
+    try:
+        refused += bool(sock.recv(1))
+    except OSError:
+        pass
+print(len(opened), refused, flush=True)
+sys.stdin.read()
+"""
+"""Holds its connections until its stdin ends; prints how many there are, and how many the server has answered."""
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +100,23 @@ def test_the_server_takes_all_descriptors_that_the_machine_gives_it(tmp_path: Pa
     with fake_server(tmp_path / "rt", before=before) as server:
         soft, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
         assert soft == most
+
+
+def test_ten_thousand_half_sent_heads_stop_nobody_and_take_little_memory(tmp_path: Path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < HALVES + _SPARE:
+        pytest.skip(f"needs {HALVES + _SPARE} descriptors, and the hard limit is {most} (ulimit -Hn)")
+    with fake_server(tmp_path / "rt") as server, httpx.Client(base_url=server.url, timeout=120) as early:
+        assert is_well(early)
+        before = peak_memory(server)
+        command = [sys.executable, "-c", _HALF_ASKED, str(server.port), str(HALVES)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as halves:
+            try:
+                assert halves.stdout is not None
+                assert halves.stdout.readline().split() == [str(HALVES), "0"]
+                assert is_well(early)
+                assert httpx.get(f"{server.url}/health", timeout=120).status_code == 200
+                assert peak_memory(server) - before < HALVES * _MOST_OF_A_HALF
+            finally:
+                halves.kill()
+        assert is_well(early)
