@@ -121,13 +121,14 @@ class _Views:
         self._since = int(time.time())
 
     async def models(self, _request: Request) -> Response:
-        """All models: the one."""
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        """The model, and its adapters."""
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self._service.served.names]})
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
-        self._service.check_model(request.path_params["name"])
-        return JSONResponse(self._model())
+        name = request.path_params["name"]
+        self._service.adapter_of(name)
+        return JSONResponse(self._model(name))
 
     async def health(self, _request: Request) -> Response:
         """The server runs."""
@@ -158,11 +159,13 @@ class _Views:
         """The same for people."""
         return HTMLResponse(docs_page(self._service.served.version))
 
-    def _model(self) -> dict[str, Any]:
-        engine = self._service.engine
+    def _model(self, name: str) -> dict[str, Any]:
+        """As vLLM has it: an adapter's root is its path, and its parent the model."""
+        engine, served = self._service.engine, self._service.served
         length = {"max_model_len": engine.client.info.max_model_len} if engine.is_ready else {}
-        name = self._service.served.model
-        return {"id": name, "object": "model", "created": self._since, "owned_by": "millrace", "root": name, **length}
+        path = served.adapters.get(name)
+        of = {"root": name, "parent": None} if path is None else {"root": path, "parent": served.model}
+        return {"id": name, "object": "model", "created": self._since, "owned_by": "millrace", **of, **length}
 
 
 async def _of_starlette(request: Request, error: Exception) -> Response:

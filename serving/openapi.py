@@ -27,8 +27,8 @@ _BODIES: dict[str, tuple[type[msgspec.Struct], str]] = {
     "/detokenize": (DetokenizeBody, "The text of token ids."),
 }
 _GETS = {
-    "/v1/models": "The served model.",
-    "/v1/models/{model}": "The served model, by its name.",
+    "/v1/models": "The served model and its adapters.",
+    "/v1/models/{model}": "One of them, by its name.",
     "/v1/files": "Uploaded files and the files of batches, in pages.",
     "/v1/files/{file_id}": "A file.",
     "/v1/files/{file_id}/content": "A file's content.",

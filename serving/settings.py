@@ -61,6 +61,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Port to listen on; 0 takes a free one."""
     served_model_name: str | None = None
     """Name of the model in requests and answers. Default: the value of --model."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters to serve, each as NAME=PATH: a request whose model is NAME is answered with that adapter. PATH is a
+    folder, a hub name or `gs://bucket/folder`. --max_loras is their number by default."""
     api_key_file: str | None = None
     """File with one API key per line; a request needs one of them as `Authorization: Bearer KEY`."""
     max_inflight: int = 2048
@@ -101,6 +104,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _check_port(self.port)
         _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
         _check("served_model_name", self.served_model_name, self.served_model_name != "", "a name of 1 or more letters")
+        _check_adapters(self.adapters)
         folder = self.files_dir
         holds = folder is None or (folder != "" and not set("*?[]") & set(folder))
         _check("files_dir", folder, holds, "a folder whose path has none of * ? [ ], which jobs take for patterns")
@@ -111,6 +115,11 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for name, other in (("ssl_certfile", "ssl_keyfile"), ("ssl_keyfile", "ssl_certfile")):
             given = getattr(self, name)
             _check(name, given, given is None or getattr(self, other) is not None, f"--{other} beside it")
+
+    @property
+    def adapter_paths(self) -> dict[str, str]:
+        """Paths of the adapters, by their names."""
+        return dict(map(_name_and_path, self.adapters))
 
     @property
     def most_bytes(self) -> int:
@@ -131,6 +140,20 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def most_bytes_of_all(self) -> int:
         """Memory for all bodies that are being read; room for one of the largest at least."""
         return max(self.most_bytes, int(self.max_bodies_mib * 2**20))
+
+
+def _name_and_path(pair: str) -> tuple[str, str]:
+    name, _, path = pair.partition("=")
+    return name, path
+
+
+def _check_adapters(pairs: tuple[str, ...]) -> None:
+    seen = set()
+    for pair in pairs:
+        name, path = _name_and_path(pair)
+        _check("adapters", pair, bool(name and path), "NAME=PATH, such as spam=/models/spam-lora")
+        _check("adapters", pair, name not in seen, f"each name once; {name} is there twice")
+        seen.add(name)
 
 
 def _check_port(port: int) -> None:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,13 @@ from ..flags.shared_flags import add_engine, add_logging, add_manager, add_model
 from ..flags.trace_flags import add_traces, read_traces
 from ..job.logs import logs_at, tell
 from ..runners.die_with_parent import with_this_process
+from .served_adapters import adapters_of, allow_adapters, check_remote
 
 if TYPE_CHECKING:
     from millrace.model_manager.client.engine_client import EngineClient
     from millrace.serving.http.observers import Observer
-    from millrace.serving.requests.service import JobCommand
+    from millrace.serving.requests.opening_client import Opener
+    from millrace.serving.requests.service import JobCommand, Served
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,15 +46,18 @@ def _serve(arguments: Sequence[str]) -> int:
     parser, names = serve_parser()
     flags = parser.parse_args(list(arguments))
     settings = ServeConfig(**given(flags, names["server"]))
+    allow_adapters(flags, settings)
     model = ModelConfig.parse(given(flags, names["model"]) | read_backend(flags)).for_task("generate")
     check_engine_flags(model, "generate", SamplingParams())
     manager = ManagerConfig.parse(given(flags, names["manager"]))
     check_serve_extra("serve")
     place = manager_place(manager)
     place.check()
+    adapters = adapters_of(settings, model, place)
     traces = read_traces(flags)
     start_manager(place, model, manager)
-    _run(flags, settings, model, manager, job_of(flags, names), traces)
+    served = partial(_served, settings, model, manager, job_of(flags, names), adapters)
+    _run(flags, settings, served, partial(_open, model, manager, traces, adapters), traces)
     return 0
 
 
@@ -66,28 +71,28 @@ def job_of(flags: argparse.Namespace, names: dict[str, list[str]]) -> JobCommand
     return lambda command, more: [*launched, command, *model, "--chat", "never", *more]
 
 
+def _served(
+    settings: ServeConfig, model: ModelConfig, manager: ManagerConfig, job: JobCommand, adapters: Mapping[str, str]
+) -> Served:
+    from millrace.model_manager.client.status import read_status
+    from millrace.serving.requests.service import Served
+
+    name, read = settings.served_model_name or model.model, partial(read_status, manager_place(manager))
+    return Served(name, model.backend, millrace.__version__, job, read, adapters)
+
+
 def _run(
     flags: argparse.Namespace,
     settings: ServeConfig,
-    model: ModelConfig,
-    manager: ManagerConfig,
-    job: JobCommand,
+    served: Callable[[], Served],
+    opener: Opener,
     traces: Traces | None,
 ) -> None:
-    from millrace.model_manager.client.status import read_status
     from millrace.serving.http.observers import RequestLog
-    from millrace.serving.requests.service import Served
     from millrace.serving.server import serve
 
-    read = partial(read_status, manager_place(manager))
     with logs_at(log_level(flags)) as console:
-        serve(
-            settings,
-            Served(settings.served_model_name or model.model, model.backend, millrace.__version__, job, read),
-            partial(_open, model, manager, traces),
-            partial(tell, console),
-            observers=[RequestLog(), *_traced(traces)],
-        )
+        serve(settings, served(), opener, partial(tell, console), observers=[RequestLog(), *_traced(traces)])
 
 
 def _traced(traces: Traces | None) -> list[Observer]:
@@ -100,11 +105,16 @@ def _traced(traces: Traces | None) -> list[Observer]:
 
 
 def _open(
-    model: ModelConfig, manager: ManagerConfig, traces: Traces | None, abandoned: threading.Event
+    model: ModelConfig,
+    manager: ManagerConfig,
+    traces: Traces | None,
+    adapters: Mapping[str, str],
+    abandoned: threading.Event,
 ) -> EngineClient:
     """A client for prompts as they are: a chat template is for conversations alone."""
     from millrace.model_manager.client import EngineClient
 
+    check_remote(adapters, model, manager_place(manager))
     job = f"serve, {socket.gethostname()}, pid {os.getpid()}"  # a container's own pids are the same in each
     return EngineClient.open(model, manager=manager, job=job, chat=False, abandoned=abandoned, traces=traces)
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ..http.errors import HttpError
+from ..requests.service import MOST_NAMED
 from .asking import Desk
 from .lines import MOST_PROBLEMS, BadLine, BatchLine, numbered, read_line
 from .record import Batch, Problem
@@ -83,9 +84,12 @@ class _Validation:
             )
         self._seen.add(line.custom_id)
         model = line.body.get("model")
-        if model != self._batch.model:
+        known = [self._batch.model, *self._desk.served.adapters]
+        if model not in known:
             given = "is missing" if model is None else f"{str(model)[:80]!r} is not served here"
-            raise BadLine("model_not_found", f"body.model: {given}; takes {self._batch.model}", "body.model")
+            raise BadLine(
+                "model_not_found", f"body.model: {given}; takes {', '.join(known[:MOST_NAMED])}", "body.model"
+            )
         return line
 
     def _asked(self, line: BatchLine) -> Iterator[dict[str, Any]]:

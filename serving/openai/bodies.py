@@ -40,7 +40,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     """What every route takes."""
 
     model: str | None = None
-    """Name of the served model."""
+    """Name of the served model, or of one of its adapters (--adapters)."""
 
 
 class GenerationBody(Body, frozen=True, kw_only=True):

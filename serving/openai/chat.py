@@ -26,13 +26,14 @@ _CALLED = "tool_calls"
 def chat(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
     body = read(fields, ChatBody)
-    service.check_model(body.model)
+    adapter = service.adapter_of(body.model)
     client = service.engine.client
     check_chats(client, service)
     calling = calling_of(body.tools, body.tool_choice)
-    params = sampling(_with_call(fields, calling), client.info.max_model_len)
+    params = sampling(_with_call(fields, calling), client.info.max_model_len, adapter)
     prompt = client.encoded(plain_messages(body.messages, calling.instruction() if calling.functions else ""))
-    return ChatAnswer(body, service.served.model, [question(prompt, params)], ignored(fields, ChatBody), calling)
+    name = body.model or service.served.model
+    return ChatAnswer(body, name, [question(prompt, params)], ignored(fields, ChatBody), calling)
 
 
 def check_chats(client: EngineClient, service: Service) -> None:

@@ -29,10 +29,10 @@ MAX_TOKENS = 16
 def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
     body = read(fields, CompletionBody)
-    service.check_model(body.model)
+    adapter = service.adapter_of(body.model)
     client = service.engine.client
     is_echo_alone = body.echo and not body.stream and fields.get("max_tokens") == 0
-    params = sampling({**fields, "max_tokens": 1} if is_echo_alone else fields, MAX_TOKENS)
+    params = sampling({**fields, "max_tokens": 1} if is_echo_alone else fields, MAX_TOKENS, adapter)
     if body.best_of not in (None, params.n):
         raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
     given = prompts_of("prompt", body.prompt)
@@ -43,7 +43,7 @@ def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
         params = msgspec.structs.replace(params, prompt_logprobs=shown)
     return CompletionAnswer(
         body,
-        service.served.model,
+        body.model or service.served.model,
         [question(prompt, params) for prompt in prompts],
         ignored(fields, CompletionBody),
         params,

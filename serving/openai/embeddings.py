@@ -26,16 +26,17 @@ _BYTES = 4
 def embedding(fields: Mapping[str, Any], service: Service) -> EmbeddingAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, HttpError, or EngineError while no model is loaded."""
     body = read(fields, EmbeddingBody)
-    service.check_model(body.model)
+    adapter = service.adapter_of(body.model)
     client = service.engine.client
     try:
         BACKENDS[service.served.backend].check_task("embed")
     except ConfigError as error:
         raise InvalidRequest(str(error)) from None
-    params = SamplingParams.parse({"priority": priority_of(body.priority), "cache_salt": body.cache_salt})
+    own = {"priority": priority_of(body.priority), "cache_salt": body.cache_salt, "adapter": adapter}
+    params = SamplingParams.parse(own)
     prompts = [client.encoded(prompt, room=0) for prompt in prompts_of("input", body.input)]
     questions = [_question(prompt, params) for prompt in prompts]
-    return EmbeddingAnswer(body, service.served.model, questions, ignored(fields, EmbeddingBody))
+    return EmbeddingAnswer(body, body.model or service.served.model, questions, ignored(fields, EmbeddingBody))
 
 
 def _question(prompt: PromptContent, params: SamplingParams) -> Question:

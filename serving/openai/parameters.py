@@ -23,8 +23,15 @@ TEMPERATURE = 1.0
 """OpenAI's default."""
 
 
-def sampling(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
-    """The parameters; `max_tokens` where the body names none. Raises InvalidRequest, which names the parameter."""
+def sampling(fields: Mapping[str, Any], max_tokens: int, adapter: str = "") -> SamplingParams:
+    """The parameters; `max_tokens` where the body names none, `adapter` the path of the one that it names as its model.
+    Raises InvalidRequest, which names the parameter.
+    """
+    params = _of_body(fields, max_tokens)
+    return msgspec.structs.replace(params, adapter=adapter) if adapter else params
+
+
+def _of_body(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
     given = {name: value for name, value in fields.items() if name in _READ}
     try:
         hash(values := (*given.values(),))
@@ -42,7 +49,7 @@ def _seen_before(max_tokens: int, *given: Any) -> SamplingParams:
 
 def _checked(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:
     if "adapter" in fields:
-        raise InvalidRequest("adapter: is not taken here: an adapter's name is a place that the server reads")
+        raise InvalidRequest("adapter: is not taken here: name an adapter of the server (--adapters) as the model")
     own = {"prompt_logprobs": fields["prompt_logprobs"]} if "prompt_logprobs" in fields else {}
     defaults = {"temperature": TEMPERATURE, "max_tokens": max_tokens, "priority": INTERACTIVE}
     params = SamplingParams.parse(defaults | sampling_fields(fields) | own)

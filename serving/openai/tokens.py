@@ -17,7 +17,7 @@ from .chat_messages import plain_messages
 def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
     """The token ids of a text or a conversation."""
     body = read(fields, TokenizeBody)
-    service.check_model(body.model)
+    service.adapter_of(body.model)
     tokenizer = _tokenizer(service)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("prompt: takes a text, or messages in its place")
@@ -32,7 +32,7 @@ def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
 def detokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
     """The text of token ids."""
     body = read(fields, DetokenizeBody)
-    service.check_model(body.model)
+    service.adapter_of(body.model)
     size = service.engine.client.info.vocab_size
     if not all(0 <= token < size for token in body.tokens):
         raise InvalidRequest(f"tokens: takes ids of 0 to {size - 1}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -33,6 +33,8 @@ from .turns import Places
 
 _THREADS = 4
 """Threads that read bodies, apply chat templates and tokenize."""
+MOST_NAMED = 8
+"""Most models that an error names."""
 _Made = TypeVar("_Made")
 JobCommand = Callable[[str, Sequence[str]], list[str]]
 """Of a command of millrace's, such as `run`, and its further flags: the whole command line, which answers with this
@@ -61,6 +63,13 @@ class Served:
     """What starts the jobs of batches."""
     read_status: ReadStatus = read_status
     """What the manager does, for the page and for metrics."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Paths of LoRA adapters, by the names that requests have for them. A request never names a path."""
+
+    @property
+    def names(self) -> list[str]:
+        """All that a request may name as its model."""
+        return [self.model, *self.adapters]
 
 
 class Service:
@@ -126,15 +135,22 @@ class Service:
         if constraint is not None and BACKENDS[self.served.backend].fetches_files:
             await self.constraints.check(constraint, client)
 
-    def check_model(self, name: str | None) -> None:
-        """Raises HttpError (404) for another model than the one that is served."""
-        if name is not None and name != self.served.model:
-            raise HttpError(
-                404,
-                f"model={shown(name)}: is not served here; takes {self.served.model}",
-                param="model",
-                code="model_not_found",
-            )
+    def adapter_of(self, name: str | None) -> str:
+        """The path of the adapter that a request names as its model; empty for the model itself, or without a name.
+        Raises HttpError (404) for another name.
+        """
+        if name is None or name == self.served.model:
+            return ""
+        if (path := self.served.adapters.get(name)) is not None:
+            return path
+        known = self.served.names
+        more = " …; /v1/models lists all" if len(known) > MOST_NAMED else ""
+        raise HttpError(
+            404,
+            f"model={shown(name)}: is not served here; takes {', '.join(known[:MOST_NAMED])}{more}",
+            param="model",
+            code="model_not_found",
+        )
 
     def flush_soon(self) -> None:
         """Have the requests that were submitted at once leave, all of one turn of the event loop together."""

@@ -37,7 +37,7 @@ def response(fields: Mapping[str, Any], service: Service) -> ResponseAnswer:
     except InvalidRequest as error:
         raise as_sent(error, body) from None
     assert isinstance(answer, ChatAnswer), "what a conversation is answered with"
-    return ResponseAnswer(answer, fields, body, service.served.model)
+    return ResponseAnswer(answer, fields, body, body.model or service.served.model)
 
 
 class _ResponseReply(HttpReply):

@@ -25,13 +25,14 @@ class GeneratedAnswer:
         prompt: PromptContent,
         first: dict[str, Any] | None,
         special: Collection[int],
+        adapter: str = "",
         *,
         is_stream: bool,
     ) -> None:
         """`first`: the prompt's first token as its details show it, if they are asked for. `special`: tokens that end
-        an answer, and are no part of its text.
+        an answer, and are no part of its text. `adapter`: a path, or empty.
         """
-        self.questions: list[Question] = [question(prompt, sampling(body.parameters, is_stream=is_stream))]
+        self.questions: list[Question] = [question(prompt, sampling(body.parameters, adapter, is_stream=is_stream))]
         self.ignored: dict[str, str] = {}
         self.is_stream = is_stream
         self.as_list = False

@@ -17,6 +17,7 @@ from ..openai.parameters import INTERACTIVE
 _MAX_NEW_TOKENS = 100
 """TGI's default."""
 _NAMES = {
+    "model": "adapter_id",
     "prompt": "inputs",
     "max_tokens": "max_new_tokens",
     "n": "best_of",
@@ -74,7 +75,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     watermark: bool = False
     """Takes false."""
     adapter_id: str | None = None
-    """Not taken: an adapter's name is a place that the server reads."""
+    """Name of an adapter of the server (--adapters)."""
 
 
 class GenerateBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,6 @@ def read_body(fields: Mapping[str, Any], *, is_stream: bool) -> GenerateBody:
 def _check(given: GenerateParameters, *, is_stream: bool) -> None:
     refused = (
         ("watermark", given.watermark, "is not supported"),
-        ("adapter_id", given.adapter_id, "is not taken here: an adapter's name is a place that the server reads"),
         ("temperature", given.temperature is not None and given.temperature <= 0, "must be above 0"),
         ("decoder_input_details", is_stream and given.decoder_input_details, "is not taken of a stream"),
         ("best_of", is_stream and (given.best_of or 1) > 1, "takes 1 of a stream"),
@@ -123,8 +123,8 @@ def samples(given: GenerateParameters) -> bool:
     return given.do_sample or given.temperature not in (None, 1.0) or bool(given.top_k) or shares
 
 
-def sampling(given: GenerateParameters, *, is_stream: bool) -> SamplingParams:
-    """The parameters; raises InvalidRequest, which names the parameter."""
+def sampling(given: GenerateParameters, adapter: str = "", *, is_stream: bool) -> SamplingParams:
+    """The parameters, with an adapter's path; raises InvalidRequest, which names the parameter."""
     same = ("top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
     shown = given.top_n_tokens or (0 if is_stream or given.details or (given.best_of or 1) > 1 else None)
     fields = {name: getattr(given, name) for name in same} | {
@@ -136,6 +136,7 @@ def sampling(given: GenerateParameters, *, is_stream: bool) -> SamplingParams:
         "prompt_logprobs": 0 if given.decoder_input_details else None,
         "constraint": _constraint(given.grammar),
         "priority": INTERACTIVE,
+        "adapter": adapter,
     }
     return SamplingParams.parse(fields)
 

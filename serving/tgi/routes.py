@@ -40,7 +40,8 @@ def tgi_routes(service: Service) -> list[Route]:
 
 def generated(fields: Mapping[str, Any], service: Service, *, is_stream: bool) -> GeneratedAnswer:
     """What a body asks. Raises InvalidRequest, PromptTooLong, or EngineError while no model is loaded."""
-    body, client = read_body(fields, is_stream=is_stream), service.engine.client
+    body = read_body(fields, is_stream=is_stream)
+    adapter, client = service.adapter_of(body.parameters.adapter_id), service.engine.client
     if body.parameters.truncate is None:
         prompt = client.encoded(body.inputs)
     else:
@@ -53,7 +54,8 @@ def generated(fields: Mapping[str, Any], service: Service, *, is_stream: bool) -
             raise InvalidRequest("decoder_input_details: the engine takes text, so there are no tokens here")
         text = client.tokenizer.decode([token], skip_special_tokens=False)
         first = {"id": token, "text": text, "logprob": None}
-    answer = GeneratedAnswer(body, prompt, first, frozenset(client.info.eos_token_ids), is_stream=is_stream)
+    special = frozenset(client.info.eos_token_ids)
+    answer = GeneratedAnswer(body, prompt, first, special, adapter, is_stream=is_stream)
     answer.ignored = ignored(fields)
     return answer
 

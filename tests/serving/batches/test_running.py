@@ -55,12 +55,12 @@ class Bench:
             assert "--keep_cut" in more
             return [sys.executable, "-c", PROGRAM + program, given["--input"], given["--output"], str(folder), error]
 
-        served = SimpleNamespace(model="m", backend="fake", job=job)
+        served = SimpleNamespace(model="m", backend="fake", job=job, adapters={})
         self.service = SimpleNamespace(
             served=served,
             settings=ServeConfig(),
             engine=SimpleNamespace(client=SimpleNamespace()),
-            check_model=lambda _name: None,
+            adapter_of=lambda _name: "",
         )
         self.owner = folder / "owner"
         self.files = OwnerFiles(self.owner)

@@ -124,7 +124,6 @@ def test_a_grammar_holds(client: InferenceClient, grammar: Any) -> None:
     ("given", "told"),
     [
         ({"watermark": True}, "watermark: is not supported"),
-        ({"adapter_id": "x"}, "adapter_id: is not taken"),
         ({"temperature": 0.0}, "temperature: must be above 0"),
         ({"top_p": 7.0}, "top_p=7"),
         ({"best_of": 2}, "best_of: takes 1"),

@@ -1,0 +1,64 @@
+"""`millrace serve --adapters NAME=PATH …`: LoRA adapters that requests may name, checked before the server listens."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from millrace.model_manager.client.adapter_lookup import Adapters
+from millrace.model_manager.client.remote import remote_adapters
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.manager_place import ManagerPlace
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.tcp import TcpManager
+from millrace.serving.settings import ServeConfig
+
+from ..flags.backend import check_engine_flags
+
+
+def allow_adapters(flags: argparse.Namespace, settings: ServeConfig) -> None:
+    """Make --max_loras their number where it is not given: jobs of batches get it too, and so share the engine."""
+    if settings.adapters and flags.max_loras is None:
+        flags.max_loras = len(settings.adapters)
+
+
+def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) -> dict[str, str]:
+    """Their paths by their names; folders of this machine are absolute, since jobs of batches run elsewhere.
+
+    Raises ConfigError for names or a number that do not fit the model, and for files that are not on this machine
+    though its manager reads them here.
+    """
+    found = {name: _absolute(path) for name, path in settings.adapter_paths.items()}
+    served = settings.served_model_name or model.model
+    if served in found:
+        raise ConfigError(f"--adapters {served}={found[served]}: takes another name; the served model is {served}")
+    if len(found) > model.max_loras:
+        raise ConfigError(
+            f"--max_loras {model.max_loras}: takes {len(found)} or more, the number of --adapters, as by default"
+        )
+    if found:
+        check_engine_flags(model, "generate", SamplingParams(adapter=next(iter(found.values()))))
+    if not isinstance(place, TcpManager):
+        _check_found(found, Adapters(model.max_loras))
+    return found
+
+
+def check_remote(adapters: Mapping[str, str], model: ModelConfig, place: ManagerPlace) -> None:
+    """Raises ConfigError for an adapter that a manager elsewhere does not find, ManagerUnavailable if it is away."""
+    if adapters and isinstance(place, TcpManager):
+        _check_found(adapters, remote_adapters(place, model.max_loras))
+
+
+def _check_found(adapters: Mapping[str, str], lookup: Adapters) -> None:
+    for name, path in adapters.items():
+        try:
+            lookup.of(path)
+        except InvalidRequest as error:
+            raise ConfigError(f"--adapters {name}={path}: {str(error).removeprefix(f'adapter {path}: ')}") from None
+
+
+def _absolute(path: str) -> str:
+    folder = Path(path).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else path
