@@ -69,6 +69,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_inflight: int = 2048
     """Requests answered at once; further ones get status 429. One request may ask for at most this many answers: n for
     each of its prompts."""
+    max_tokens: int | None = None
+    """Most tokens of one answer; a request that asks for more gets status 400. Unlike --max_model_len it leaves the
+    model as it is, so jobs without it share the engine. Default: what the model has room for."""
     max_body_mib: float = 32.0
     """Largest body of a request, in MiB; a larger one gets status 413."""
     max_bodies_mib: float = 256.0
@@ -104,6 +107,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _check_port(self.port)
         _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
         _check("served_model_name", self.served_model_name, self.served_model_name != "", "a name of 1 or more letters")
+        _check("max_tokens", self.max_tokens, self.max_tokens is None or self.max_tokens >= 1, "1 or more")
         _check_adapters(self.adapters)
         folder = self.files_dir
         holds = folder is None or (folder != "" and not set("*?[]") & set(folder))

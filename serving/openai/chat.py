@@ -30,7 +30,8 @@ def chat(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
     client = service.engine.client
     check_chats(client, service)
     calling = calling_of(body.tools, body.tool_choice)
-    params = sampling(_with_call(fields, calling), client.info.max_model_len, adapter)
+    most = service.settings.max_tokens
+    params = sampling(_with_call(fields, calling), client.info.max_model_len, adapter, most=most)
     prompt = client.encoded(plain_messages(body.messages, calling.instruction() if calling.functions else ""))
     name = body.model or service.served.model
     return ChatAnswer(body, name, [question(prompt, params)], ignored(fields, ChatBody), calling)

@@ -32,12 +32,13 @@ def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
     adapter = service.adapter_of(body.model)
     client = service.engine.client
     is_echo_alone = body.echo and not body.stream and fields.get("max_tokens") == 0
-    params = sampling({**fields, "max_tokens": 1} if is_echo_alone else fields, MAX_TOKENS, adapter)
+    given, most = {**fields, "max_tokens": 1} if is_echo_alone else fields, service.settings.max_tokens
+    params = sampling(given, MAX_TOKENS, adapter, most=most)
     if body.best_of not in (None, params.n):
         raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
-    given = prompts_of("prompt", body.prompt)
-    prompts = [client.encoded(prompt) for prompt in given]
-    echoed = [_text(prompt, client) for prompt in given] if body.echo else []
+    asked = prompts_of("prompt", body.prompt)
+    prompts = [client.encoded(prompt) for prompt in asked]
+    echoed = [_text(prompt, client) for prompt in asked] if body.echo else []
     shown = params.logprobs if body.echo else None
     if shown is not None:
         params = msgspec.structs.replace(params, prompt_logprobs=shown)

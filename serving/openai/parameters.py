@@ -23,12 +23,26 @@ TEMPERATURE = 1.0
 """OpenAI's default."""
 
 
-def sampling(fields: Mapping[str, Any], max_tokens: int, adapter: str = "") -> SamplingParams:
-    """The parameters; `max_tokens` where the body names none, `adapter` the path of the one that it names as its model.
-    Raises InvalidRequest, which names the parameter.
+def sampling(
+    fields: Mapping[str, Any], max_tokens: int, adapter: str = "", *, most: int | None = None
+) -> SamplingParams:
+    """The parameters; `max_tokens` where the body names none, `adapter` the path of the one that it names as its model,
+    `most` the tokens that the server allows an answer. Raises InvalidRequest, which names the parameter.
     """
-    params = _of_body(fields, max_tokens)
+    params = _of_body(fields, allowed(max_tokens, most))
+    check_length(params.max_tokens, most)
     return msgspec.structs.replace(params, adapter=adapter) if adapter else params
+
+
+def allowed(default: int, most: int | None) -> int:
+    """What an answer has by default, within what the server allows."""
+    return default if most is None else min(default, most)
+
+
+def check_length(max_tokens: int, most: int | None) -> None:
+    """Raises InvalidRequest for more tokens than the server allows an answer."""
+    if most is not None and max_tokens > most:
+        raise InvalidRequest(f"max_tokens={max_tokens}: takes at most {most} here (--max_tokens of the server)")
 
 
 def _of_body(fields: Mapping[str, Any], max_tokens: int) -> SamplingParams:

@@ -28,11 +28,14 @@ class GeneratedAnswer:
         adapter: str = "",
         *,
         is_stream: bool,
+        most: int | None = None,
     ) -> None:
         """`first`: the prompt's first token as its details show it, if they are asked for. `special`: tokens that end
-        an answer, and are no part of its text. `adapter`: a path, or empty.
+        an answer, and are no part of its text. `adapter`: a path, or empty. `most`: tokens that the server allows.
         """
-        self.questions: list[Question] = [question(prompt, sampling(body.parameters, adapter, is_stream=is_stream))]
+        self.questions: list[Question] = [
+            question(prompt, sampling(body.parameters, adapter, is_stream=is_stream, most=most))
+        ]
         self.ignored: dict[str, str] = {}
         self.is_stream = is_stream
         self.as_list = False

@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..openai.bodies import ignored_header
-from ..openai.parameters import INTERACTIVE
+from ..openai.parameters import INTERACTIVE, allowed, check_length
 
 _MAX_NEW_TOKENS = 100
 """TGI's default."""
@@ -123,12 +123,18 @@ def samples(given: GenerateParameters) -> bool:
     return given.do_sample or given.temperature not in (None, 1.0) or bool(given.top_k) or shares
 
 
-def sampling(given: GenerateParameters, adapter: str = "", *, is_stream: bool) -> SamplingParams:
-    """The parameters, with an adapter's path; raises InvalidRequest, which names the parameter."""
+def sampling(
+    given: GenerateParameters, adapter: str = "", *, is_stream: bool, most: int | None = None
+) -> SamplingParams:
+    """The parameters, with an adapter's path; `most`: tokens that the server allows an answer. Raises InvalidRequest,
+    which names the parameter.
+    """
+    length = allowed(_MAX_NEW_TOKENS, most) if given.max_new_tokens is None else given.max_new_tokens
+    check_length(length, most)
     same = ("top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
     shown = given.top_n_tokens or (0 if is_stream or given.details or (given.best_of or 1) > 1 else None)
     fields = {name: getattr(given, name) for name in same} | {
-        "max_tokens": _MAX_NEW_TOKENS if given.max_new_tokens is None else given.max_new_tokens,
+        "max_tokens": length,
         "temperature": (1.0 if given.temperature is None else given.temperature) if samples(given) else 0.0,
         "include_stop_str_in_output": True,
         "n": given.best_of,

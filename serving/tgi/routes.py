@@ -55,7 +55,8 @@ def generated(fields: Mapping[str, Any], service: Service, *, is_stream: bool) -
         text = client.tokenizer.decode([token], skip_special_tokens=False)
         first = {"id": token, "text": text, "logprob": None}
     special = frozenset(client.info.eos_token_ids)
-    answer = GeneratedAnswer(body, prompt, first, special, adapter, is_stream=is_stream)
+    most = service.settings.max_tokens
+    answer = GeneratedAnswer(body, prompt, first, special, adapter, is_stream=is_stream, most=most)
     answer.ignored = ignored(fields)
     return answer
 

@@ -277,6 +277,28 @@ def test_limits_of_the_server_are_told_with_their_flags(tmp_path: Path) -> None:
         assert server.client().models.retrieve("org/mine").id == "org/mine"
 
 
+def test_no_answer_has_more_tokens_than_the_server_allows(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", "--max_tokens", "7") as server:
+        asks: list[tuple[str, dict[str, Any], str]] = [
+            (COMPLETIONS, {"prompt": "a"}, "max_tokens"),
+            (CHAT, {"messages": HELLO}, "max_tokens"),
+            (CHAT, {"messages": HELLO}, "max_completion_tokens"),
+            ("/v1/responses", {"input": "a"}, "max_output_tokens"),
+        ]
+        for path, body, name in asks:
+            answers = [server.post(path, body), server.post(path, body | {name: 7})]
+            for usage in (answer.json()["usage"] for answer in answers):
+                assert usage.get("completion_tokens", usage.get("output_tokens")) <= 7, path
+            refused = server.post(path, body | {name: 8})
+            assert (refused.status_code, error_of(refused)["param"]) == (400, name)
+            assert error_of(refused)["message"] == f"{name}=8: takes at most 7 here (--max_tokens of the server)"
+        whole = server.post("/generate", {"inputs": "a", "parameters": {"details": True}}).json()
+        assert whole["details"]["generated_tokens"] <= 7
+        refused = server.post("/generate", {"inputs": "a", "parameters": {"max_new_tokens": 8}})
+        assert refused.status_code == 422
+        assert "max_new_tokens=8: takes at most 7 here" in refused.json()["error"]
+
+
 def test_an_answer_that_takes_too_long_is_cut_and_told(tmp_path: Path) -> None:
     with fake_server(tmp_path / "rt", "--request_timeout", "1", step=0.05) as server:
         told = eventually(lambda: events_of(server, LONG | {"stream": True}), "a stream has begun in time")[-2:]
