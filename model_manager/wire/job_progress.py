@@ -98,6 +98,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters; of workers that are other processes, failed requests alone."""
     counted_here: bool = True
     """False if workers are other processes: counts are the manager's, which does not know all dead letters."""
+    failures: dict[str, int] = {}
+    """Dead letters by the classes of their errors, as many as `failed`."""
     at: float = 0.0
     """When this was written, by the wall clock."""
     prompt_tokens: int = 0

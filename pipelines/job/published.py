@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import JobStatus
-from millrace.transforms.elements.beam_metrics import tallied
+from millrace.transforms.elements.beam_metrics import failures_in, tallied
 from millrace.transforms.elements.recent_rows import RecentRows, watched_rows
 from millrace.transforms.reading.count import RowCount
 
@@ -43,6 +44,8 @@ class RowTally(NamedTuple):
     read: int = 0
     done: int = 0
     failed: int = 0
+    failures: Mapping[str, int] = MappingProxyType({})
+    """Dead letters by the classes of their errors."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
 
@@ -132,10 +135,11 @@ def counts_of(tally: Mapping[str, int]) -> RowTally:
         read=found["prompts"] + found["unreadable_rows"],
         done=found["requests"] - found["failures"],
         failed=found["failures"] + found["unreadable_rows"],
+        failures=failures_in(found),
         prompt_tokens=found["prompt_tokens"],
         generated_tokens=found["generated_tokens"],
     )
 
 
 def _managers(job: JobStatus) -> RowTally:
-    return RowTally(0, job.finished, job.failed, job.prompt_tokens, job.generated_tokens)
+    return RowTally(0, job.finished, job.failed, job.failures, job.prompt_tokens, job.generated_tokens)

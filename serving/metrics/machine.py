@@ -1,4 +1,6 @@
-"""Metrics of this machine, made of one look at each scrape. Nothing is kept between two scrapes."""
+"""Metrics of this machine, made of one look at each scrape. Of a scrape only the jobs' dead letters are kept: a job
+that has ended says them no more.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
 
+from .dead_letters import DeadLetters
 from .snapshot import ReadStatus, snapshot
 
 PREFIX = "millrace:"
@@ -105,7 +108,6 @@ _OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
 
 _OF_JOBS: tuple[_Measure[JobStatus], ...] = (
     _Measure(CounterMetricFamily, "job_rows_done", "Requests of the job that finished.", lambda job: job.finished),
-    _Measure(CounterMetricFamily, "job_rows_failed", "Requests of the job that failed.", lambda job: job.failed),
     _Measure(CounterMetricFamily, "job_prompt_tokens", "Tokens of the job's prompts.", lambda job: job.prompt_tokens),
     _Measure(
         CounterMetricFamily,
@@ -127,6 +129,7 @@ class MachineMetrics(Collector):
 
     def __init__(self, read: ReadStatus = read_status) -> None:
         self._read = read
+        self._dead_letters = DeadLetters()
 
     def collect(self) -> Iterator[Metric]:
         """All metrics; the ones of models and jobs have no values where no manager answers."""
@@ -136,6 +139,7 @@ class MachineMetrics(Collector):
         yield _uptime(seen.status)
         yield from (each.family(MODEL_LABELS, [((row.model, row.key), row) for row in models]) for each in _OF_MODELS)
         yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
+        yield from _dead_letters(self._dead_letters.look(jobs, seen.jobs) if seen.status else {})
         yield _memory(seen.memory)
 
 
@@ -144,6 +148,17 @@ def _uptime(status: Status | None) -> Metric:
     if status is not None:
         family.add_metric((), status.uptime)
     return family
+
+
+def _dead_letters(by_job: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+    total = CounterMetricFamily(f"{PREFIX}job_rows_failed", "Dead letters of the job.", labels=("job",))
+    meaning = "Dead letters of the job, by the class of the error."
+    by_class = CounterMetricFamily(f"{PREFIX}job_dead_letters", meaning, labels=("job", "error"))
+    for job, failures in by_job.items():
+        total.add_metric((job,), sum(failures.values()))
+        for error, count in failures.items():
+            by_class.add_metric((job, error), count)
+    yield from (total, by_class)
 
 
 def _memory(sizes: Mapping[str, int]) -> Metric:

@@ -23,7 +23,7 @@ from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, Requ
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..classify import Classify
-from ..elements.beam_metrics import Count
+from ..elements.beam_metrics import Count, Failures
 from ..elements.completions import DEAD_LETTERS, DeadLetter, Prompt
 from ..elements.prompt_rows import SAMPLING_NAMES, RowShape, parse_row
 from ..embed import Embed
@@ -298,6 +298,7 @@ class _AsPrompt(beam.DoFn):
         self._shape = settings.shape
         self._strict = settings.error_output is None
         self._unreadable = Count("unreadable_rows")
+        self._failures = Failures()
 
     def process(self, row: Any) -> Iterator[Any]:
         try:
@@ -305,6 +306,7 @@ class _AsPrompt(beam.DoFn):
             yield row, parse_row(given, self._shape, position="")
         except RequestError as error:
             self._unreadable.inc()
+            self._failures.count(type(error).__name__)
             if self._strict:
                 raise
             letter = DeadLetter(id="", error=type(error).__name__, reason=str(error))

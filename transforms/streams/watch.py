@@ -22,7 +22,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from millrace.model_manager.wire.errors import ConfigError, StorageError
 
-from ..elements.beam_metrics import Count
+from ..elements.beam_metrics import Count, Failures
 from ..elements.completions import DEAD_LETTERS, DeadLetter
 from ..elements.recent_rows import tell_failed
 from ..files.file_systems import match
@@ -142,6 +142,7 @@ class _Split(beam.DoFn):
         self._format = named_format
         self._strict = strict
         self._unreadable = Count("unreadable_rows")
+        self._failures = Failures()
 
     def process(self, file: FileMetadata) -> Iterator[Any]:
         try:
@@ -149,8 +150,10 @@ class _Split(beam.DoFn):
         except (ConfigError, FileNotFoundError, StorageError) as error:
             if self._strict:
                 raise
+            letter = _letter(file.path, error)
             self._unreadable.inc()
-            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _told(_letter(file.path, error)))
+            self._failures.count(letter.error)
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _told(letter))
 
 
 class _ReadRange(ReadRange):
@@ -160,8 +163,10 @@ class _ReadRange(ReadRange):
         except (FileNotFoundError, StorageError) as error:
             if self._strict:
                 raise
+            letter = _letter(part.path, error)
             self._unreadable.inc()
-            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _told(_letter(part.path, error)))
+            self._failures.count(letter.error)
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, _told(letter))
 
 
 def _told(letter: DeadLetter) -> DeadLetter:

@@ -118,6 +118,23 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
     assert last.total("resident_memory_bytes", kind="engine") == int(model["stats"]["rss_mb"] * 2**20)
 
 
+@pytest.mark.usefixtures("runtime")
+def test_dead_letters_are_counted_by_class_whether_or_not_the_manager_saw_the_row(
+    run: Callable[..., None], tmp_path: Path
+) -> None:
+    rows = [{"prompt": "a", "max_tokens": -1}, {"prompt": "a " * 40_000}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"prompt": \n')
+    dead = {"InvalidRequest": 1, "PromptTooLong": 1, "UnreadableRow": 1}
+    with metrics() as (_, url):
+        with looked(url) as scrapes:
+            run("--linger=300", "--input", f"{tmp_path}/a.jsonl", step=0.05)
+        last = eventually(lambda: up(url))
+    assert {error: last.total("job_dead_letters_total", error=error) for error in dead} == dead
+    assert last.total("job_rows_failed_total") == last.total("job_dead_letters_total") == 3
+    totals = [each.total("job_rows_failed_total") for each in scrapes if each.total("up") == 1]
+    assert totals == sorted(totals)
+
+
 def test_scrapes_do_not_keep_a_manager_alive(runtime: Path) -> None:
     model, soon = ModelConfig(model=EMBEDDED_MODEL, backend="fake"), ManagerConfig(linger=0.1)
     with metrics() as (_, url), looked(url) as scrapes:

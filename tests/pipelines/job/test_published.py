@@ -71,6 +71,7 @@ def test_a_job_says_how_far_it_is_and_nothing_once_it_has_ended(runtime: Path, p
         assert process.wait(300) == 0
     assert (said.command, said.pid, said.total, said.exact) == ("run", process.pid, ROWS + 2, True)
     assert said.failed == 2
+    assert said.failures == {"InvalidRequest": 2}
     assert said.counted_here
     assert said.at > said.started
     assert said.read >= said.done + said.failed
@@ -121,4 +122,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(
 
 def test_counts_are_made_of_beams_counters() -> None:
     tally = {"prompts": 10, "unreadable_rows": 2, "requests": 7, "failures": 3, "prompt_tokens": 5, "other": 1}
-    assert counts_of(tally) == RowTally(read=12, done=4, failed=5, prompt_tokens=5, generated_tokens=0)
+    tally |= {"failure:UnreadableRow": 2, "failure:InvalidRequest": 3}
+    failures = {"UnreadableRow": 2, "InvalidRequest": 3}
+    expected = RowTally(read=12, done=4, failed=5, failures=failures, prompt_tokens=5, generated_tokens=0)
+    assert counts_of(tally) == expected

@@ -35,7 +35,7 @@ STATUS = Status(
     pid=1,
     uptime=60.0,
     models=[ModelStatus("tiny-1", "tiny", "ready", [2, 3], 1, 5, 8, None, STATS)],
-    jobs=[JobStatus("run to out, pid 7", 10, 1, 50, 20, 70)],
+    jobs=[JobStatus("run to out, pid 7", 10, 1, 50, 20, 70, {"ModelError": 1})],
     processes=[ProcessStatus(2**22 + 1, "manager"), ProcessStatus(2, "engine", "tiny"), ProcessStatus(3, "engine")],
 )
 

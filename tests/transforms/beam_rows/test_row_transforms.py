@@ -9,10 +9,11 @@ from apache_beam.transforms.window import TimestampedValue
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.beam_rows.row_transforms import ClassifyRows, EmbedRows, ExtractRows, GenerateRows, ScoreRows
 from millrace.transforms.beam_rows.row_values import plain
+from millrace.transforms.elements.beam_metrics import failures_in
 from millrace.transforms.models.stand_in import StandInClient
 from tests.transforms.clients import PickyClient
 from tests.transforms.constrained_client import ConstrainedClient
-from tests.transforms.running import check, pipeline
+from tests.transforms.running import check, counters, pipeline
 
 
 class Question(NamedTuple):
@@ -88,6 +89,7 @@ def test_failed_rows_go_to_the_error_output_as_they_came() -> None:
         failed = outputs["failures"] | beam.Map(lambda row: (row.element.n, row.msg, row.stack))
         expected = [(1, "NonFiniteLogits: NaN", ""), (2, "InvalidRequest: the prompt is empty", "")]
         check(failed, lambda found: sorted(found) == expected, label="failures")
+    assert failures_in(counters(p.result)) == {"NonFiniteLogits": 1, "InvalidRequest": 1}
 
 
 @pytest.mark.parametrize("prompt", ["nan", ""])

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.elements.beam_metrics import failures_in
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.streams import watch
 from millrace.transforms.streams.watch import PollPatterns, WatchPrompts
-from tests.transforms.running import check, pipeline
+from tests.transforms.running import check, counters, pipeline
 
 START = 1_700_000_000.0
 """When the watch began."""
@@ -171,6 +172,7 @@ def test_a_file_that_is_gone_when_it_is_read_is_a_dead_letter(tmp_path: Path, mo
     with pipeline() as p:
         _, letters = p | watched(f"{tmp_path}/*").with_exception_handling()
         check(letters, lambda found: [letter.source for letter in found] == [gone.path])
+    assert failures_in(counters(p.result)) == {"UnreadableFile": 1}
 
 
 def test_a_file_that_is_moved_away_during_a_look_is_not_found(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
