@@ -9,6 +9,7 @@ from collections import deque
 from millrace.model_manager.wire.job_progress import RowLife, spans
 
 from ..http.observers import Observed
+from ..metrics.request_times import before_receipt, longest
 
 _MOST = 20
 _COMPUTED_HERE = ("/tokenize", "/detokenize")
@@ -69,10 +70,10 @@ def _ended(request: Observed) -> RowLife:
 
 
 def _spans(request: Observed) -> tuple[float, float, float]:
-    """The one of several answers that took the longest tells the times; before them the request was queued."""
+    """Seconds queued, in prefill and in decode. Without answers the time before the first token is not divided."""
     if not request.outputs:
-        return 0.0, request.seconds, 0.0
-    longest = max(request.outputs, key=lambda output: output.timings.finished)
-    _, prefill, decode = spans(longest.timings, longest.num_generated)
-    first = request.seconds - decode if request.first_token is None else request.first_token - request.since
-    return max(first - prefill, 0.0), prefill, decode
+        first = request.seconds if request.first_token is None else request.first_token - request.since
+        return 0.0, first, request.seconds - first
+    output = longest(request)
+    queued, prefill, decode = spans(output.timings, output.num_generated)
+    return before_receipt(request) + queued, prefill, decode

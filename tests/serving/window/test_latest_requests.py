@@ -40,6 +40,13 @@ def test_a_request_that_failed_says_why(status: int, error: str, told: str) -> N
     assert (life.state, life.error, life.prefill) == ("failed", told, 2.0)
 
 
+@pytest.mark.parametrize(("status", "error"), [(200, "engine_error"), (499, "hung_up")])
+def test_a_stream_that_failed_was_in_decode_from_its_first_token(status: int, error: str) -> None:
+    request = Observed("/v1/completions", since=10.0, first_token=13.0, ended=20.0, status=status, error=error)
+    (life,) = ended(request).lives()
+    assert (life.state, life.queued, life.prefill, life.decode) == ("failed", 0.0, 3.0, 7.0)
+
+
 def test_what_runs_comes_last_as_far_as_it_has_come() -> None:
     recent = ended(Observed("/v1/completions", status=200))
     now = time.monotonic()
