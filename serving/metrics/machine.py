@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -45,19 +46,39 @@ class _Measure(Generic[_Of]):
 
 def _cache_use(model: ModelStatus) -> float:
     stats = model.stats
-    return stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0
+    return (stats.blocks_held or stats.blocks_used) / stats.blocks_total if stats.blocks_total else 0.0
+
+
+def _running(model: ModelStatus) -> float:
+    """A moment may lie between two steps; engines that tell no average tell the moment."""
+    return model.stats.batch or model.stats.running
 
 
 _OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
-    _Measure(GaugeMetricFamily, "num_requests_running", "Requests that run.", lambda model: model.stats.running),
-    _Measure(GaugeMetricFamily, "num_requests_waiting", "Requests that wait.", lambda model: model.stats.waiting),
+    _Measure(
+        GaugeMetricFamily,
+        "num_requests_running",
+        "Requests that run at a step, on average over the last few seconds.",
+        _running,
+    ),
+    _Measure(
+        GaugeMetricFamily,
+        "num_requests_waiting",
+        "Requests that wait; where a server is asked, those in its own queue too.",
+        lambda model: model.stats.waiting,
+    ),
     _Measure(
         GaugeMetricFamily,
         "num_requests_outstanding",
         "Requests that the manager accepted and that are not answered.",
         lambda model: model.outstanding,
     ),
-    _Measure(GaugeMetricFamily, "kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1.", _cache_use),
+    _Measure(
+        GaugeMetricFamily,
+        "kv_cache_usage_perc",
+        "Part of the KV cache in use at a step, 0 to 1, on average over the last few seconds.",
+        _cache_use,
+    ),
     _Measure(
         CounterMetricFamily,
         "prompt_tokens",
@@ -127,20 +148,31 @@ _OF_JOBS: tuple[_Measure[JobStatus], ...] = (
 class MachineMetrics(Collector):
     """Looks at the machine at each scrape."""
 
-    def __init__(self, read: ReadStatus = read_status) -> None:
+    def __init__(self, read: ReadStatus = read_status, queued: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`queued`: requests that wait in this process, by their model's key."""
         self._read = read
+        self._queued = queued
         self._dead_letters = DeadLetters()
 
     def collect(self) -> Iterator[Metric]:
         """All metrics; the ones of models and jobs have no values where no manager answers."""
         seen = snapshot(self._read)
-        models, jobs = (seen.status.models, seen.status.jobs) if seen.status else ([], [])
+        models, jobs = (self._models(seen.status), seen.status.jobs) if seen.status else ([], [])
         yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=seen.status is not None)
         yield _uptime(seen.status)
         yield from (each.family(MODEL_LABELS, [((row.model, row.key), row) for row in models]) for each in _OF_MODELS)
         yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
         yield from _dead_letters(self._dead_letters.look(jobs, seen.jobs) if seen.status else {})
         yield _memory(seen.memory)
+
+    def _models(self, status: Status) -> list[ModelStatus]:
+        queued = self._queued()
+        return [_with_queue(model, queued.get(model.key, 0)) for model in status.models]
+
+
+def _with_queue(model: ModelStatus, queued: int) -> ModelStatus:
+    stats = msgspec.structs.replace(model.stats, waiting=model.stats.waiting + queued)
+    return msgspec.structs.replace(model, stats=stats)
 
 
 def _uptime(status: Status | None) -> Metric:

@@ -10,11 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from millrace.model_manager.wire.job_progress import spans
 from millrace.model_manager.wire.request import Output
 
 from ..http.observers import Observed
 from .histogram import LabelledHistogram
 from .machine import MODEL_LABELS, PREFIX
+from .request_times import before_receipt
 
 _SECONDS = tuple(float(f"{step}e{power}") for power in range(-4, 3) for step in ("1", "2.5", "5"))
 _TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
@@ -24,7 +26,10 @@ _TIMES = {
     "first.",
     "request_time_per_output_token_seconds": "Between two tokens of an answer: its mean, counted once an answer.",
     "e2e_request_latency_seconds": "From a request's arrival to the end of its answer.",
-    "request_queue_time_seconds": "From the manager's receipt of a prompt to its first step, counted once an answer.",
+    "request_queue_time_seconds": "From a request's arrival to the first step of its prompt, counted once an answer.",
+    "request_prefill_time_seconds": "From the first step of a prompt to the first token, counted once an answer.",
+    "request_decode_time_seconds": "From the first token of an answer to its last, counted once an answer.",
+    "request_inference_time_seconds": "From the first step of a prompt to the last token, counted once an answer.",
 }
 _SIZES = {
     "request_prompt_tokens": "Tokens of a request's prompts.",
@@ -72,13 +77,19 @@ class RequestCollector(Collector):
         seen["request_generation_tokens"].observe(model, request.generated_tokens)
         if request.generated_tokens:
             seen["time_to_first_token_seconds"].observe(model, _time_to_first_token(request))
+        waited = before_receipt(request)
         for output in request.outputs:
-            self._output(output, model)
+            self._output(output, model, waited)
 
-    def _output(self, output: Output, model: tuple[str, str]) -> None:
+    def _output(self, output: Output, model: tuple[str, str], waited: float) -> None:
+        """`waited`: seconds before the manager's receipt."""
         seen, gaps = self._histograms, output.num_generated - 1
         self._answers[(*model, output.finish_reason.value)] += 1
-        seen["request_queue_time_seconds"].observe(model, output.timings.queued)
+        queued, prefill, decode = spans(output.timings, output.num_generated)
+        seen["request_queue_time_seconds"].observe(model, waited + queued)
+        seen["request_prefill_time_seconds"].observe(model, prefill)
+        seen["request_decode_time_seconds"].observe(model, decode)
+        seen["request_inference_time_seconds"].observe(model, prefill + decode)
         if gaps > 0:
             gap = _generating(output) / gaps
             seen["inter_token_latency_seconds"].observe(model, gap, gaps)

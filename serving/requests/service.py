@@ -88,7 +88,7 @@ class Service:
         """What viewers of the page are sent."""
         self.metrics = CollectorRegistry()
         """Metrics of this server's requests and of the machine. Another thread collects them: a manager may be slow."""
-        for collector in (requests, MachineMetrics(served.read_status)):
+        for collector in (requests, MachineMetrics(served.read_status, self._queued)):
             self.metrics.register(collector)
         self._loop = asyncio.get_running_loop()
         self._flushes = False
@@ -107,6 +107,10 @@ class Service:
         ready = self.engine.is_ready
         server = ServerFigures(model=self.served.model, version=self.served.version, is_ready=ready)
         return figures(snapshot(self.served.read_status), self._recent.lives(), server)
+
+    def _queued(self) -> dict[str, int]:
+        """Requests that wait here for a credit, by the model's key. Runs on another thread than the event loop."""
+        return {self.engine.client.key: self.submitter.num_waiting} if self.engine.is_ready else {}
 
     def take_slot(self, client: Hashable) -> None:
         """Count a request of the client; raises HttpError (429) where `max_inflight` run. A client that has none

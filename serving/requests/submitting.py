@@ -57,13 +57,18 @@ class Submitter:
         self._cancel = cancel
         self._queue: queue.PriorityQueue[Submission] = queue.PriorityQueue()
         self._num_waiting = 0
-        """Submissions in the queue or being sent."""
         self._numbers = itertools.count()
         self._turns = Turns()
         self._lock = threading.Lock()
         self._canceller = ThreadPoolExecutor(1, thread_name_prefix="millrace-cancel")
         self._thread = threading.Thread(target=self._run, name="millrace-submit", daemon=True)
         self._thread.start()
+
+    @property
+    def num_waiting(self) -> int:
+        """Submissions in the queue or being sent."""
+        with self._lock:
+            return self._num_waiting
 
     def put(
         self,

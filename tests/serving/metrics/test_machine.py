@@ -18,16 +18,16 @@ from tests.serving.metrics.scrapes import STATUS, Scrape
 MODEL = {"model_name": "tiny", "engine": "tiny-1"}
 
 
-def scrape(read: Callable[[], Status | None]) -> Scrape:
+def scrape(read: Callable[[], Status | None], queued: Callable[[], dict[str, int]] = dict) -> Scrape:
     registry = CollectorRegistry()
-    registry.register(MachineMetrics(read))
+    registry.register(MachineMetrics(read, queued))
     return Scrape(generate_latest(registry).decode())
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("num_requests_running", 3),
+        ("num_requests_running", 2.5),
         ("num_requests_waiting", 4),
         ("num_requests_outstanding", 8),
         ("kv_cache_usage_perc", 0.25),
@@ -69,11 +69,26 @@ def test_an_engine_without_a_cache_uses_none_of_it() -> None:
     assert scrape(lambda: msgspec.structs.replace(STATUS, models=[model])).total("kv_cache_usage_perc") == 0
 
 
+def test_what_runs_is_the_average_of_steps_and_of_an_engine_without_one_the_moment() -> None:
+    def stats(**changes: float) -> Status:
+        changed = msgspec.structs.replace(STATUS.models[0].stats, **changes)
+        return msgspec.structs.replace(STATUS, models=[msgspec.structs.replace(STATUS.models[0], stats=changed)])
+
+    between = scrape(lambda: stats(running=0, blocks_used=0))
+    assert (between.total("num_requests_running"), between.total("kv_cache_usage_perc")) == (2.5, 0.25)
+    assert scrape(lambda: stats(batch=0.0)).total("num_requests_running") == 3
+
+
+def test_requests_in_the_servers_own_queue_wait_too() -> None:
+    seen = scrape(lambda: STATUS, lambda: {"tiny-1": 50, "other": 7})
+    assert seen.total("num_requests_waiting", **MODEL) == seen.total("num_requests_waiting") == 54
+
+
 def test_models_of_one_name_are_told_apart() -> None:
     other = msgspec.structs.replace(STATUS.models[0], key="tiny-2")
     seen = scrape(lambda: msgspec.structs.replace(STATUS, models=[*STATUS.models, other]))
-    assert seen.total("num_requests_running", engine="tiny-2") == 3
-    assert seen.total("num_requests_running", model_name="tiny") == 6
+    assert seen.total("num_requests_running", engine="tiny-2") == 2.5
+    assert seen.total("num_requests_running", model_name="tiny") == 5
 
 
 def test_labels_hold_any_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,34 @@ def test_the_time_of_the_first_token_is_the_streams_or_reckoned_from_the_engines
     whole = Observed("/v1/completions", since=10.0, ended=20.0, generated_tokens=5, outputs=(answer(5, 1.0, 9.0),))
     assert counted(stream).total("time_to_first_token_seconds_sum") == 2.0
     assert counted(whole).total("time_to_first_token_seconds_sum") == 2.0
+
+
+@pytest.mark.parametrize("first_token", [None, 13.0])
+def test_a_request_is_queued_from_its_arrival_then_in_prefill_then_in_decode(first_token: float | None) -> None:
+    request = Observed("/v1/completions", since=10.0, first_token=first_token, ended=20.0, generated_tokens=5)
+    request.outputs = (answer(5, 2.5, 9.5),)  # received after 0.5 s, first scheduled 0.5 s later
+    seen = counted(request)
+    times = {name: seen.total(f"request_{name}_time_seconds_sum") for name in ("queue", "prefill", "decode")}
+    assert times == {"queue": 1.0, "prefill": 2.0, "decode": 7.0}
+    assert seen.total("request_inference_time_seconds_sum") == 9.0
+
+
+def test_an_answer_without_tokens_is_prefill_to_its_end() -> None:
+    seen = counted(Observed("/v1/embeddings", since=10.0, ended=12.0, outputs=(answer(0, 0.0, 1.5),)))
+    assert (seen.total("request_prefill_time_seconds_sum"), seen.total("request_decode_time_seconds_sum")) == (1, 0)
+
+
+def test_requests_that_wait_in_the_server_for_a_credit_wait(slow_server: Server) -> None:
+    with contextlib.ExitStack() as clients:
+        for _ in range(40):
+            sock = clients.enter_context(connected(slow_server))
+            sock.sendall(request(BODY | {"max_tokens": 1000}))
+        seen = eventually(
+            lambda: (now := scraped(f"{slow_server.url}/metrics")).total("num_requests_waiting") >= 36 and now
+        )
+        assert seen.total("num_requests_outstanding") < 36, "the manager knows those alone that have a credit"
+        assert seen.total("num_requests_running") > 0
+    eventually(lambda: slow_server.outstanding() == 0)
 
 
 def test_the_time_between_tokens_counts_once_for_each_but_the_first() -> None:

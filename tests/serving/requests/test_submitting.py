@@ -80,9 +80,11 @@ def test_what_would_have_to_wait_takes_its_turn_and_nobody_overtakes_it(submitte
     assert client.waits.wait(60)
     submitter.put(0, client.sender("behind it"), lambda _: done.set(), at_once=True)
     assert client.order == []
+    assert submitter.num_waiting == 2
     client.may_go_on.set()
     assert done.wait(60)
     assert client.order == ["waits for a credit", "behind it"]
+    assert submitter.num_waiting == 0
 
 
 def test_what_is_cancelled_while_it_waits_in_the_queue_is_never_sent(submitter: Submitter, client: Credits) -> None:
