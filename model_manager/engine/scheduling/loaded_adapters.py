@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...wire.errors import InvalidRequest
 from ...wire.request import Adapter, Request
 from ..interface import AdapterNotRead, AdapterSlots
-from .sequence import Sequence
+from .sequence import Sequence, SequenceStatus
 
 
 class LoadedAdapters:
@@ -24,6 +24,8 @@ class LoadedAdapters:
         self._loaded: OrderedDict[str, int] = OrderedDict()  # the most recently used last
         self._refused: dict[str, str] = {}
         """What is wrong with contents, by digest."""
+        self._told: list[Sequence] = []
+        """The waiting sequences that were told their slots last."""
 
     def check(self, request: Request) -> None:
         """Raises InvalidRequest for an adapter if the model takes none."""
@@ -32,11 +34,15 @@ class LoadedAdapters:
 
     def load(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> list[tuple[Sequence, InvalidRequest]]:
         """Set the slot of each waiting sequence's adapter, -1 while it has none; the order of `waiting` decides who
-        comes first.
+        comes first. One that still waits, but is not among them any more, has none: its slot may go to another.
 
         Returns sequences whose adapters cannot be loaded, and why.
         """
         wanting = [(sequence, sequence.adapter) for sequence in waiting if sequence.adapter is not None]
+        for sequence in self._told:
+            if sequence.status is SequenceStatus.WAITING:
+                sequence.adapter_slot = -1
+        self._told = [sequence for sequence, _ in wanting]
         if not wanting:
             return []
         kept = {sequence.adapter.digest for sequence in running if sequence.adapter is not None}

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.engine.scheduling.loaded_adapters import LoadedAdapters
-from millrace.model_manager.engine.scheduling.sequence import Sequence
+from millrace.model_manager.engine.scheduling.scheduler import LOOK_AHEAD
+from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.engine.scheduling.stopping import StopConditions, StopRules
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.request import Adapter, Request
 from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.engine.scheduling.test_scheduler import Driver
 
 
 class Slots:
@@ -45,14 +48,65 @@ def test_the_least_recently_used_that_nobody_runs_with_makes_room() -> None:
     loaded = LoadedAdapters(slots)
     a, b, c = sequences("abc")
     loaded.load([a, b, c], [])
-    loaded.load(sequences("a"), [])
+    slot_of_a, slot_of_c = a.adapter_slot, c.adapter_slot
+    b.status = SequenceStatus.RUNNING
+    loaded.load(sequences("a"), [b])
     (d,) = sequences("d")
     loaded.load([d], [b])
-    assert d.adapter_slot == c.adapter_slot
+    assert d.adapter_slot == slot_of_c
+    d.status = SequenceStatus.RUNNING
     e, f = sequences("ef")
     loaded.load([e, f], [b, d])
-    assert e.adapter_slot == a.adapter_slot
+    assert e.adapter_slot == slot_of_a
     assert f.lacks_adapter
+
+
+def test_a_sequence_that_others_pushed_back_does_not_start_in_a_slot_that_another_has_got() -> None:
+    """It comes to the front again within a step, after the slots of that step were told."""
+    slots, driver = Slots(1), Driver(num_blocks=4000, max_num_seqs=128, max_num_batched_tokens=512)
+    loaded, scheduler = LoadedAdapters(slots), driver.scheduler
+
+    def step() -> None:
+        loaded.load(scheduler.waiting.window, scheduler.running.values())
+        batch = scheduler.schedule()
+        for each in batch:
+            if (adapter := each.sequence.adapter) is not None:
+                assert slots.held[each.sequence.adapter_slot] == adapter.name
+        scheduler.computed(batch)
+        for each in batch:
+            each.sequence.append(1)
+            scheduler.sampled(each.sequence)
+
+    def add(name: str, priority: int, adapter: str = "") -> None:
+        driver.add(name, 3, max_tokens=40, priority=priority).adapter = sequence(adapter).adapter
+
+    add("runs", 0)
+    step()
+    add("row", 0, "x")
+    loaded.load(scheduler.waiting.window, scheduler.running.values())
+    for number in range(LOOK_AHEAD):
+        add(f"urgent {number}", -1, "" if number else "y")
+    step()
+    assert scheduler.running.keys() >= {"urgent 0", "urgent 63"}
+    assert "row" not in scheduler.running, "its adapter has no slot"
+
+
+@pytest.mark.parametrize("had_slot", [True, False])
+def test_a_sequence_that_was_preempted_has_no_slot_until_it_is_told_again(*, had_slot: bool) -> None:
+    driver = Driver(num_blocks=100, max_num_seqs=1)
+    loaded, scheduler = LoadedAdapters(Slots(1)), driver.scheduler
+    row = driver.add("row", 3, max_tokens=40, priority=0)
+    row.adapter = sequence("x").adapter if had_slot else None
+    loaded.load(scheduler.waiting.window, scheduler.running.values())
+    scheduler.computed(scheduler.schedule())
+    row.append(1)
+    scheduler.sampled(row)
+    assert (row.adapter_slot == 0) is had_slot
+    driver.add("urgent", 3, max_tokens=40, priority=-1)
+    loaded.load(scheduler.waiting.window, scheduler.running.values())
+    scheduler.schedule()
+    assert scheduler.running.keys() == {"urgent"}
+    assert row.adapter_slot == -1
 
 
 @given(
@@ -75,5 +129,6 @@ def test_whoever_runs_has_its_own_adapter_and_the_first_in_line_is_never_stuck(
         assert running or not left or not left[0].lacks_adapter
         running += [each for each in left if not each.lacks_adapter]
         for each in running:
+            each.status = SequenceStatus.RUNNING
             assert each.adapter is None or slots.held[each.adapter_slot] == each.adapter.name
         del running[:ending]
