@@ -68,7 +68,7 @@ def converted(
         name = next(name for name in fields if name in strange)
         raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
     try:
-        plain = {str(name): value for name, value in fields.items()}  # msgspec takes no subclass of str
+        plain = {str.__str__(name): value for name, value in fields.items()}  # msgspec takes no subclass of str
         return msgspec.convert(plain, settings, str_keys=True)
     except msgspec.ValidationError as failure:
         for name, kind in _required(settings).items():

@@ -30,7 +30,8 @@ def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) 
     Raises ConfigError for names or a number that do not fit the model, and for files that are not on this machine
     though its manager reads them here.
     """
-    found = {name: _absolute(path) for name, path in settings.adapter_paths.items()}
+    is_remote = isinstance(place, TcpManager)  # which reads paths on its own machine
+    found = {name: path if is_remote else _absolute(path) for name, path in settings.adapter_paths.items()}
     served = settings.served_model_name or model.model
     if served in found:
         raise ConfigError(f"--adapters {served}={found[served]}: takes another name; the served model is {served}")
@@ -40,7 +41,7 @@ def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) 
         )
     if found:
         check_engine_flags(model, "generate", SamplingParams(adapter=next(iter(found.values()))))
-    if not isinstance(place, TcpManager):
+    if not is_remote:
         _check_found(found, Adapters(model.max_loras))
     return found
 

@@ -18,19 +18,24 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[str, Mapping[str, int]] = {}
+        self._told: dict[str, Mapping[str, int]] = {}
+        self._own: set[str] = set()
+        """Jobs that have counted their rows themselves: the manager counts requests, of which a row may be several."""
 
     def look(self, known: Iterable[JobStatus], running: Iterable[JobProgress]) -> dict[str, Mapping[str, int]]:
         """Counts by job and class. `known`: the manager's jobs; `running`: what jobs say themselves."""
         with self._lock:
             counts: dict[str, Mapping[str, int]] = {}
-            for job in known:
-                counts[job.job] = _most(self._seen.get(job.job, {}), job.failures)
             for progress in running:
                 if progress.counted_here:
-                    self._seen[progress.job] = _most(self._seen.get(progress.job, {}), progress.failures)
-                    counts[progress.job] = self._seen[progress.job]
-            self._seen = {job: seen for job, seen in self._seen.items() if job in counts}
+                    self._own.add(progress.job)
+                    counts[progress.job] = _most(self._told.get(progress.job, {}), progress.failures)
+            for job in known:
+                if job.job not in counts:
+                    new = {} if job.job in self._own else job.failures
+                    counts[job.job] = _most(self._told.get(job.job, {}), new)
+            self._told = counts
+            self._own &= counts.keys()
         return counts
 
 

@@ -1,5 +1,5 @@
-"""Metrics of this machine, made of one look at each scrape. Of a scrape only the jobs' dead letters are kept: a job
-that has ended says them no more.
+"""Metrics of this machine, made of one look at each scrape. Nothing is kept between scrapes but each job's dead
+letters, which a job that has ended tells no more.
 """
 
 from __future__ import annotations

@@ -31,8 +31,16 @@ def test_counts_stay_when_the_job_has_ended_until_the_manager_forgets_it() -> No
     letters = DeadLetters()
     letters.look([KNOWN], [says(OWN)])
     late = msgspec.structs.replace(KNOWN, failures={"ModelError": 2, "PromptTooLong": 0})
-    assert letters.look([late], []) == {NAME: OWN | {"ModelError": 2}}
+    assert letters.look([late], []) == {NAME: OWN}, "the manager counts requests, of which a row may be several"
     assert letters.look([], []) == {}
+    assert letters.look([KNOWN], []) == {NAME: {"ModelError": 1}}
+
+
+def test_what_the_manager_said_first_stays_when_the_job_counts_its_own_rows() -> None:
+    """As where `--resume` goes on under the name of a job that no scrape saw."""
+    letters = DeadLetters()
+    letters.look([KNOWN], [])
+    assert letters.look([KNOWN], [says({})]) == {NAME: {"ModelError": 1}}
     assert letters.look([KNOWN], []) == {NAME: {"ModelError": 1}}
 
 
