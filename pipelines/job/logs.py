@@ -92,6 +92,9 @@ def _handling(handler: logging.Handler, ours: str, theirs: int) -> Iterator[None
     logging.getLogger(_OURS).setLevel(ours.upper())
     try:
         yield
+    except KeyboardInterrupt:
+        root.addHandler(logging.NullHandler())  # else Python prints what the runner's threads log as the process ends
+        raise
     finally:
         root.removeHandler(handler)
         for other in others:

@@ -1,4 +1,6 @@
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -46,3 +48,14 @@ def test_what_a_line_quotes_steers_no_terminal(printed: Callable[[], str]) -> No
     first, second = printed().split("\n")[-3:-1]
     assert first.endswith("a row says \u241b]0;title\u2407 \u241b[2J\ufffd2J \ufffd\u240d over")
     assert second == "and its second line"
+
+
+def test_what_libraries_log_after_an_interruption_is_not_printed() -> None:
+    """The runner's threads find their channels closed, after the last sentence; Python prints what nobody handles."""
+    program = (
+        "import contextlib, logging\nfrom millrace.pipelines.job.logs import logs_at\n"
+        "with contextlib.suppress(KeyboardInterrupt), logs_at('warning'):\n    raise KeyboardInterrupt\n"
+        "logging.getLogger('apache_beam').error('Channel closed prematurely.')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
