@@ -210,7 +210,7 @@ class LLMEngine:
 
     def _take_in_prepared(self, result: StepResult) -> None:
         """Let sequences run whose constraints are compiled; waits a moment if nothing else is to be done."""
-        self._preparation.begin(self._scheduler.waiting.last_near)
+        self._preparation.begin(self._scheduler.waiting.last_near, self._scheduler.lacks_above)
         if not self._runs():
             self._preparation.wait(_MOMENT)
         for sequence, error in self._preparation.ready():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -37,6 +37,8 @@ RUNNING = (State.LOADING, State.READY, State.RESTARTING)
 
 AHEAD = 0.25
 """An engine may have more work than another, by this part of its work, to keep requests with one prompt together."""
+SHARE = 16
+"""Of so many requests that engines get while less urgent ones wait here, one is less urgent."""
 _MOST_FAMILIES = 4096
 """Families remembered; an engine's cache hardly holds the prompts of more."""
 
@@ -113,6 +115,8 @@ class EnginePool:
         self._outbox = outbox
         self._families = Families()
         self._cache_gib: float | None = None
+        self._num_passed = 0
+        """Requests that passed a less urgent one on their way to an engine, since one of these was sent."""
         self.slots = [EngineSlot(index, setup) for index, setup in enumerate(setups)]
 
     @property
@@ -184,7 +188,8 @@ class EnginePool:
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
         """Assign queued requests to engines that have room: the most urgent first, each to the engine with the least
         work. Gives the slots with their new requests. An engine always has room for a request that is more urgent than
-        another one that it has: it preempts that one.
+        another one that it has: it preempts that one. One request in SHARE is the longest waiting of the less urgent
+        ones, which waits for room.
 
         A request that shares its prompt with others goes to an engine that has the prompt, unless that engine has too
         much more work than another (`_slot_for`). `suspects` are requests suspected of killing engines (requests.py).
@@ -203,7 +208,13 @@ class EnginePool:
         rooms = {slot.index: self._room(slot) for slot in ready}
         limits = {slot.index: slot.least_urgent for slot in ready}
         others = [entry for name, entry in unsent.items() if name not in suspects]
-        for entry in _first_in_line(others, sum(rooms.values()), max(limits.values(), default=-math.inf)):
+        line = deque(_first_in_line(others, sum(rooms.values()), max(limits.values(), default=-math.inf)))
+        less_urgent, least_urgent = _less_urgent(others)
+        while line:
+            due = next(less_urgent, None) if self._num_passed >= SHARE - 1 and any(rooms.values()) else None
+            entry = due or line.popleft()
+            if entry.engine is not None:
+                continue
             priority = entry.request.params.priority
             able = [slot for slot in ready if rooms[slot.index] or priority < limits[slot.index]]
             if not able:
@@ -212,6 +223,8 @@ class EnginePool:
             rooms[slot.index] = max(0, rooms[slot.index] - 1)
             self._put(entry, slot)
             given.setdefault(slot.index, []).append(entry)
+            passes = due is None and least_urgent is not None and priority < least_urgent
+            self._num_passed = self._num_passed + 1 if passes else 0
         return ((self.slots[index], entries) for index, entries in given.items())
 
     def _slot_for(self, entry: Entry, able: list[EngineSlot]) -> EngineSlot:
@@ -249,6 +262,15 @@ def _first_in_line(entries: Sequence[Entry], room: int, least_urgent: float) -> 
     """The `room` most urgent requests, and all further ones whose priority number is below `least_urgent`."""
     urgent = sum(entry.request.params.priority < least_urgent for entry in entries)
     return nsmallest(max(room, urgent), entries, key=lambda entry: entry.request.params.priority)
+
+
+def _less_urgent(entries: Sequence[Entry]) -> tuple[Iterator[Entry], int | None]:
+    """All but the most urgent requests, in order of arrival, and the highest priority number; None if all have one."""
+    priorities = {entry.request.params.priority for entry in entries}
+    if len(priorities) < 2:
+        return iter(()), None
+    most_urgent = min(priorities)
+    return (entry for entry in entries if entry.request.params.priority > most_urgent), max(priorities)
 
 
 class Families:

@@ -154,7 +154,8 @@ class SamplingParams(
     ignore_eos: bool = False
     """Continue past the model's end-of-sequence tokens (for benchmarks)."""
     priority: Annotated[int, _PRIORITY] = 0
-    """Requests with a lower number run first and are preempted last. Equal numbers run in order of arrival."""
+    """Requests with a lower number run first and are preempted last; higher ones keep a small share. Equal numbers run
+    in order of arrival."""
     deadline: Annotated[float | None, _SECONDS] = None
     """Seconds from the manager's receipt of the request to its end. It then returns the tokens it has, or fails if it
     has none."""

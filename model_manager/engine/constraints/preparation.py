@@ -21,7 +21,7 @@ from ...grammars.guide import Ends, GrammarSlow, Guide
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, RequestError
 from ..scheduling.sequence import Rank, Replayed, Sequence
-from ..scheduling.sequence_heap import SequenceHeap
+from ..scheduling.sequence_heap import SequenceHeap, longest_waiting
 
 _THREADS = 2
 _MOST_COMPILING = 16
@@ -79,8 +79,20 @@ class Preparation:
         if future is not None and future not in self._begun.values():
             future.cancel()  # has no effect once it runs
 
-    def begin(self, last: Rank | None) -> None:
-        """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one."""
+    def begin(self, last: Rank | None, lacks_above: int | None = None) -> None:
+        """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one.
+
+        One sequence with a priority number above `lacks_above` is prepared nevertheless, at a time: it may be promoted.
+        """
+        self._begin_near(last)
+        if lacks_above is not None and not any(self._waiting[name].rank[0] > lacks_above for name in self._begun):
+            sequence = longest_waiting(self._line.sequences(), lacks_above)
+            future = None if sequence is None else self._future(*_asked(sequence, self._compiler))
+            if sequence is not None and future is not None:
+                self._line.remove(sequence)
+                self._begun[sequence.request_id] = future
+
+    def _begin_near(self, last: Rank | None) -> None:
         most = min(len(self._begun) + _MOST_AT_ONCE, _MOST_BEGUN)
         for _ in range(_MOST_LOOKED_AT):
             if len(self._begun) >= most or (sequence := self._line.pop()) is None:

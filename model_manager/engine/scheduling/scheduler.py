@@ -8,6 +8,7 @@ model.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
@@ -15,7 +16,8 @@ from operator import itemgetter
 from .batch_table import BatchTable, Scheduled
 from .block_manager import BlockManager
 from .prefix_cache import BEING_COMPUTED
-from .sequence import Sequence, SequenceStatus
+from .promotion import Promotion
+from .sequence import Rank, Sequence, SequenceStatus
 from .waiting_queue import WaitingQueue
 
 LOOK_AHEAD = 64
@@ -38,6 +40,10 @@ class Scheduler:
 
     A waiting sequence is urgent while one of a higher priority number runs. It starts before tokens are handed out. If
     it lacks a row or blocks, the running sequence with the highest rank makes way, but at most one for each urgent one.
+
+    The longest waiting of the less urgent sequences is promoted now and then (`Promotion`): it gets the most urgent
+    priority number until it has had its turn. If it lacks blocks, others may start before it, MOST_OVERTAKES times.
+    Then the running sequences with the highest rank make way for it, one in each step.
 
     Where steps with prompts cost more to launch than decoding ones, prompts that wait are admitted several at a time.
 
@@ -64,6 +70,7 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self._admits_together = admits_together
         self._steps_put_off = 0
+        self._promotion = Promotion(max_num_seqs)
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.waiting or request_id in self.running
@@ -82,6 +89,8 @@ class Scheduler:
         sequences, or only ones that are held or end with a pending token.
         """
         preemptions = self.num_preemptions
+        self._promote()
+        self._start_patient()
         self._start_urgent()
         batch = self._decodes()
         budget = self.max_num_batched_tokens - len(batch)
@@ -90,13 +99,14 @@ class Scheduler:
             self._admit(batch, budget - given)  # not after a preemption: one would only take another's place
         assert batch or all(each.is_held or each.ends_with_pending for each in self.running.values())
         assert batch or self.running or not self.waiting
+        self._promotion.count(batch, self._least_urgent_waiting())
         return batch
 
     def schedules_without_preempting(self) -> bool:
         """True if there are blocks for the next token of each sequence that decodes, and no running sequence is to make
         way for an urgent one.
         """
-        if any(self._needs_way(sequence) for sequence in self._urgent()):
+        if any(self._needs_way(sequence) for sequence in self._urgent()) or any(self._patient()):
             return False
         free, running = self._blocks.num_free, self.running.values()
         return free >= len(running) or free >= sum(self._blocks.needs_block(s) for s in running if _decodes(s))
@@ -142,6 +152,7 @@ class Scheduler:
             self._withdraw(sequence)
         else:
             self.waiting.remove(sequence)
+        self._promotion.forget(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def check_integrity(self) -> None:
@@ -151,6 +162,7 @@ class Scheduler:
         ranks = [sequence.rank for sequence in self.running.values()]
         assert ranks == sorted(ranks)
         self.waiting.check_integrity()
+        self._promotion.check_integrity([*self.running.values(), *self.waiting.values()])
         for sequence in self.running.values():
             assert sequence.status is SequenceStatus.RUNNING
             assert sequence.num_remaining_tokens >= 1 or sequence.is_held
@@ -185,6 +197,72 @@ class Scheduler:
             return False
         no_row = len(self.running) == self._max_num_seqs
         return no_row or not self._blocks.fits(sequence, keep_free=len(self.running))
+
+    @property
+    def lacks_above(self) -> int | None:
+        """The priority number of all near the front of the line, if nobody waits with a higher one: who has a higher
+        one is to be queued, though many are before it, since it may be promoted. Else None.
+        """
+        near, least_urgent = self.waiting.last_near, self.waiting.least_urgent
+        return least_urgent if near is not None and near[0] == least_urgent else None
+
+    def _least_urgent_waiting(self) -> int | None:
+        """The highest priority number of sequences that more urgent ones may keep from running; None if there are none.
+        A running prompt is one of them: it gets what more urgent prompts leave of a step's tokens.
+        """
+        most_urgent, waiting = self._most_urgent(), self.waiting.least_urgent
+        numbers = [sequence.rank[0] for sequence in self._less_urgent_prompts(most_urgent)]
+        if waiting is not None and waiting > most_urgent:
+            numbers.append(waiting)
+        return max(numbers, default=None)
+
+    def _most_urgent(self) -> float:
+        """The lowest priority number of all sequences."""
+        first = itertools.chain(itertools.islice(self.running.values(), 1), self.waiting.window[:1])
+        return min((sequence.rank[0] for sequence in first), default=math.inf)
+
+    def _less_urgent_prompts(self, most_urgent: float) -> list[Sequence]:
+        """Running sequences that have prompts to compute and a higher priority number."""
+        if not self.running or self._last().rank[0] <= most_urgent:
+            return []
+        return [each for each in self.running.values() if each.rank[0] > most_urgent and each.num_remaining_tokens > 1]
+
+    def _promote(self) -> None:
+        """End promotions, and begin those that are due."""
+        for sequence, rank in self._promotion.end_spent():
+            self._move(sequence, rank)
+        while self._promotion.is_due:
+            most_urgent = self._most_urgent()
+            prompts = self._less_urgent_prompts(most_urgent)
+            next_one = prompts[0] if prompts else self.waiting.longest_waiting(above=most_urgent)
+            if next_one is None:
+                break
+            self._move(next_one, self._promotion.begin(next_one, int(most_urgent)))
+
+    def _move(self, sequence: Sequence, rank: Rank) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            sequence.rank = rank
+            self._sort()
+        else:
+            self.waiting.move(sequence, rank)
+
+    def _patient(self) -> Iterator[Sequence]:
+        """Promoted sequences that others have passed as often as they may, and that could start if there were room."""
+        for sequence in self._promotion.promoted:
+            waits = sequence.status is SequenceStatus.WAITING and sequence.overtaken >= MOST_OVERTAKES
+            if waits and self._may_start(sequence):
+                yield sequence
+
+    def _start_patient(self) -> None:
+        for sequence in self._patient():
+            no_row = len(self.running) == self._max_num_seqs
+            if no_row or not self._blocks.fits(sequence, keep_free=len(self.running)):
+                last = self._last()
+                if last.turn_ends is not None or last.num_pending_tokens or last.is_held:
+                    break
+                self._preempt(last)
+            if self._blocks.allocate(sequence, keep_free=len(self.running)):
+                self._start(sequence)
 
     def _start_urgent(self) -> None:
         """Start urgent sequences; `_prefills` gives them their tokens first, since they are first in rank."""
@@ -261,6 +339,8 @@ class Scheduler:
             if not self._may_start(sequence):
                 continue
             if not self._blocks.allocate(sequence, keep_free=len(self.running)):
+                if sequence.turn_ends is not None and sequence.overtaken < MOST_OVERTAKES:
+                    continue
                 break
             self._start(sequence)
             chunk = min(sequence.num_remaining_tokens, budget)
@@ -294,7 +374,10 @@ class Scheduler:
         is_last = not self.running or self._last().rank < sequence.rank
         self.running[sequence.request_id] = sequence
         if not is_last:
-            self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
+            self._sort()
+
+    def _sort(self) -> None:
+        self.running = OrderedDict(sorted(self.running.items(), key=lambda item: item[1].rank))
 
     def _preempt(self, sequence: Sequence) -> None:
         """Preempt a running sequence. It keeps its tokens; keys and values that the prefix cache evicts meanwhile are

@@ -67,6 +67,8 @@ class Sequence:
     adapter_slot = -1
     overtaken = 0
     has_preempted = False
+    turn_ends: int | None = None
+    """How many tokens it has when its promotion ends, if it is promoted (promotion.py)."""
     status = SequenceStatus.WAITING
     ending: Ending | None = None
     num_own_tokens: int | None = None

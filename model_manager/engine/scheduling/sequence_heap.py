@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from .sequence import Sequence, SequenceStatus
 
@@ -41,6 +42,17 @@ class SequenceHeap:
                 return sequence
         return None
 
+    def remove(self, sequence: Sequence) -> None:
+        """Remove one that may come back. The heap is looked through."""
+        self._heap = [(key, each) for key, each in self._heap if each is not sequence]
+        heapq.heapify(self._heap)
+
     def sequences(self) -> list[Sequence]:
         """All unfinished sequences, in no order."""
         return [sequence for _, sequence in self._heap if sequence.status is not SequenceStatus.FINISHED]
+
+
+def longest_waiting(sequences: Iterable[Sequence], above: float) -> Sequence | None:
+    """The first to arrive of those whose priority number is above this one."""
+    others = (sequence for sequence in sequences if sequence.rank[0] > above)
+    return min(others, key=lambda sequence: sequence.rank[1], default=None)

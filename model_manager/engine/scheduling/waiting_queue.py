@@ -7,11 +7,12 @@ in a sorted list, all others in a heap. Knows ranks; not how a rank is made, nor
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
 from .sequence import Rank, Sequence
-from .sequence_heap import SequenceHeap
+from .sequence_heap import SequenceHeap, longest_waiting
 
 _rank = attrgetter("rank")
 
@@ -25,6 +26,7 @@ class WaitingQueue:
         self._look_ahead = look_ahead
         self._sequences: dict[str, Sequence] = {}
         self._beyond = SequenceHeap()
+        self._priorities: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -46,6 +48,7 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         """Insert at its rank."""
         self._sequences[sequence.request_id] = sequence
+        self._priorities[sequence.rank[0]] += 1
         if len(self.window) == self._look_ahead and sequence.rank > self.window[-1].rank:
             self._beyond.push(sequence.rank, sequence)
             return
@@ -57,12 +60,32 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence. One beyond the window must be FINISHED afterwards, so that the heap skips it."""
         del self._sequences[sequence.request_id]
+        self._priorities[sequence.rank[0]] -= 1
+        if not self._priorities[sequence.rank[0]]:
+            del self._priorities[sequence.rank[0]]
         place = self._place(sequence)
         if place < len(self.window) and self.window[place] is sequence:
             del self.window[place]
             following = self._beyond.pop()
             if following is not None:
                 self.window.append(following)
+
+    def move(self, sequence: Sequence, rank: Rank) -> None:
+        """Give a waiting sequence another rank. One beyond the window costs a look through the queue."""
+        if len(self.window) < len(self) and sequence.rank > self.window[-1].rank:
+            self._beyond.remove(sequence)
+        self.remove(sequence)
+        sequence.rank = rank
+        self.add(sequence)
+
+    @property
+    def least_urgent(self) -> int | None:
+        """The highest priority number of all; None if nobody waits."""
+        return max(self._priorities, default=None)
+
+    def longest_waiting(self, above: float) -> Sequence | None:
+        """The first to arrive of all whose priority number is above this one. The whole queue is looked through."""
+        return longest_waiting(self._sequences.values(), above)
 
     @property
     def last_near(self) -> Rank | None:
@@ -78,6 +101,7 @@ class WaitingQueue:
         first = self.values()[: self._look_ahead]
         assert first == self.window
         assert len({sequence.rank for sequence in self._sequences.values()}) == len(self)
+        assert self._priorities == Counter(sequence.rank[0] for sequence in self._sequences.values())
         beyond = sorted(sequence.request_id for sequence in self._beyond.sequences())
         assert beyond == sorted(self._sequences.keys() - {sequence.request_id for sequence in first})
 

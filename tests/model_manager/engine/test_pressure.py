@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.engine.scheduling import scheduler
+from millrace.model_manager.engine.scheduling import promotion, scheduler
 from millrace.model_manager.engine.scheduling.scheduler import Scheduler
 from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
 from millrace.model_manager.wire.common_beginning import common_beginning
@@ -143,7 +143,10 @@ def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time
 @contextmanager
 def narrow_look_ahead() -> Iterator[None]:
     """Bounds that a dozen requests reach."""
-    with mock.patch.multiple(scheduler, LOOK_AHEAD=4, MOST_OVERTAKES=MOST_OVERTAKES):
+    with (
+        mock.patch.multiple(scheduler, LOOK_AHEAD=4, MOST_OVERTAKES=MOST_OVERTAKES),
+        mock.patch.multiple(promotion, SHARE=2, TURN=2),
+    ):
         yield
 
 

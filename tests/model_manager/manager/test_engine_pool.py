@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -164,6 +165,43 @@ def test_a_full_engine_has_no_room_for_what_is_as_urgent_as_all_that_it_has() ->
     engines = pool(1, max_num_seqs=2)
     give(engines, [urgent(f"{index}") for index in range(4)])
     assert not [*engines.assign({"a": urgent("a")}, {})]
+
+
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_a_row_in_16_goes_to_an_engine_though_more_urgent_ones_than_it_takes_always_wait(deaths: int) -> None:
+    engines = pool(1, max_num_seqs=8)
+    (slot,) = engines.slots
+    unsent = {f"row {number}": entry(f"row {number}", 5, 5) for number in range(400)}
+    given: list[str] = []
+    for number in range(400):
+        slot.deaths_in_row = deaths
+        unsent |= {f"{number}/{index}": urgent(f"{number}/{index}") for index in range(30)}
+        for _, entries in engines.assign(unsent, {}):
+            for each in entries:
+                given.append(each.request.request_id)
+                del unsent[each.request.request_id]
+        slot.check_integrity()
+        for each in list(slot.entries.values()):
+            slot.remove(each)
+    rows = [index for index, name in enumerate(given) if name.startswith("row")]
+    assert [name for name in given if name.startswith("row")] == [f"row {number}" for number in range(len(rows))]
+    gaps = [after - before for before, after in itertools.pairwise(rows)]
+    assert len(rows) > 9
+    assert set(gaps[8:]) <= {engine_pool.SHARE, engine_pool.SHARE + 1}  # the first find room anyway
+
+
+def test_rows_that_do_not_end_do_not_pile_up_in_an_engine() -> None:
+    engines = pool(1, max_num_seqs=4)
+    (slot,) = engines.slots
+    unsent = {f"row {number}": entry(f"row {number}", 5, 5) for number in range(400)}
+    for number in range(400):
+        unsent[str(number)] = urgent(str(number))
+        for _, entries in engines.assign(unsent, {}):
+            for each in entries:
+                del unsent[each.request.request_id]
+        for name in [name for name in slot.entries if not name.startswith("row")]:
+            slot.remove(slot.entries[name])
+        assert len(slot.entries) <= engines.capacity
 
 
 def test_of_several_full_engines_only_one_with_a_less_urgent_request_has_room() -> None:

@@ -166,3 +166,22 @@ def test_a_request_that_ends_while_its_tokens_are_gone_through_has_all_of_them(
         assert under_test.outputs["a"].token_ids == [1, 2, 3, 4, 5, 1, 2]
     else:
         assert under_test.failures == {"a": "DeadlineExceeded"}
+
+
+def test_a_less_urgent_one_goes_on_though_more_urgent_ones_than_are_looked_at_always_wait(
+    letters: GrammarCompiler,
+) -> None:
+    """All have constraints, so that nobody waits in the scheduler's line before its own is compiled."""
+    under_test = EngineUnderTest(grammars=letters, max_num_seqs=2)
+    row = {"constraint": {"regex": "[a-e]{30}"}, "max_tokens": 40}
+    under_test.engine.add(Request("row", [1, 2], SamplingParams.parse(row)))
+    urgent = SamplingParams.parse({"constraint": {"regex": "[a-e]{9}"}, "max_tokens": 20, "priority": -1000})
+    asked = 0
+    while "row" not in under_test.outputs:
+        while asked - len(under_test.outputs) < 200:
+            under_test.engine.add(Request(str(asked), [1, 2], urgent))
+            asked += 1
+        under_test.step()
+        assert asked < 4000
+    assert re.fullmatch("[a-e]{30}", text(under_test.outputs["row"].token_ids))
+    assert len(under_test.outputs) > 20

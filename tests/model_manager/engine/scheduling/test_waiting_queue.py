@@ -37,6 +37,35 @@ def test_the_window_is_the_beginning_of_the_line_whatever_comes_and_goes(
             assert queue.ahead_of(each) == in_line[:place]
 
 
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(-2, 2)), max_size=60), st.integers(1, 8))
+def test_one_may_get_another_rank_wherever_it_stands(events: list[tuple[int, int]], look_ahead: int) -> None:
+    """Catches: one that stays in the heap when it is moved, and comes up twice."""
+    queue = WaitingQueue(look_ahead)
+    known: dict[int, Sequence] = {}
+    for place, priority in events:
+        if place not in known:
+            known[place] = sequence(f"{place}", place)
+            queue.add(known[place])
+        else:
+            queue.move(known[place], (priority, place))
+        queue.check_integrity()
+        assert queue.least_urgent == max(each.rank[0] for each in known.values())
+    for each in sorted(known.values(), key=lambda each: each.rank):
+        assert queue.window[0] is each
+        queue.remove(each)
+    assert queue.least_urgent is None
+
+
+def test_the_longest_waiting_of_less_urgent_ones_is_found_wherever_it_stands() -> None:
+    queue = WaitingQueue(2)
+    for place, priority in enumerate((0, 5, -1, -1, 2, -1)):
+        each = sequence(str(place), place)
+        each.rank = (priority, place)
+        queue.add(each)
+    found = [queue.longest_waiting(above) for above in (-2, -1, 0, 2, 5)]
+    assert [each and each.request_id for each in found] == ["0", "0", "1", "1", None]
+
+
 def test_an_id_is_found_wherever_it_stands() -> None:
     queue = WaitingQueue(2)
     sequences = [sequence(str(n), n) for n in range(5)]
