@@ -41,8 +41,10 @@ class Unit(enum.IntEnum):
 
     AVX2 = 0
     """Vectors of 8, for any format: what has no instruction of its own is widened first."""
-    AVX512 = 1
-    TILES = 2
+    WIDENED = 1
+    """AVX-512, for bfloat16 that is widened first."""
+    AVX512 = 2
+    TILES = 3
     """The matrix unit (AMX); few rows of int8 by AVX-512."""
 
 

@@ -1,7 +1,8 @@
 """The inner loop of a step's products, in vector instructions: AVX-512's own for each format, or AVX2's.
 
-AVX2 multiplies float32 alone. bfloat16 is widened, one half of each word after the other; int8 is multiplied in pairs
-whose sums fit 16 bits, as no factor is beyond 127. Knows neither layers nor threads.
+AVX2 multiplies float32 alone. bfloat16 is widened, one half of each word after the other, and so it is with AVX-512
+where the processor's own instruction is slower (units.py); int8 is multiplied in pairs whose sums fit 16 bits, as no
+factor is beyond 127. Knows neither layers nor threads.
 """
 
 from __future__ import annotations
@@ -19,47 +20,69 @@ from .vector_ops import I16, I32, I64, ask_for, inlined, number
 _STEP_BYTES = 4 * PANEL
 _FEW_ROWS, _GROUP_ROWS, _GROUP_VECTORS = 2, 4, 3
 """With AVX2 so few rows take a panel's six vectors at once; more rows four at a time, and three vectors. So sums and
-factors together fit 16 registers.
+factors together fit 16 registers. With AVX-512 so few rows are widened in vectors: that takes fewer instructions, but
+more of those that multiply.
 """
 _UPPER_HALF = -0x10000
 _ZERO_POINTS = -0x7F7F7F80
 """128 in each byte: what its factor is more than it stands for."""
 
 
-class _Wide(Tile):
-    """AVX-512: one instruction a word, named after its format."""
+class _Factors(Tile):
+    """Factors as vectors of float32, of `halves` of each word."""
 
-    halves = 1
+    def __init__(self, builder: Any, fmt: int, lanes: int, *, widens: bool) -> None:
+        super().__init__(builder, fmt, lanes)
+        self.halves = 2 if widens else 1
 
-    def __init__(self, builder: Any, fmt: int) -> None:
-        super().__init__(builder, fmt, LANES)
+    def widened_left(self, address: Any, half: int) -> Any:
+        """A row's bfloat16 there, in all lanes."""
+        b = self.builder
+        place = b.inttoptr(b.add(address, number(2 * half)), I16.as_pointer())
+        return b.bitcast(self.spread_int(b.shl(b.zext(b.load(place, align=2), I32), ir.Constant(I32, 16))), self.type)
+
+    def widened(self, words: Any, half: int) -> Any:
+        """The bfloat16 in one half of each word."""
+        b = self.builder
+        return b.bitcast(b.and_(words, self.ints(_UPPER_HALF)) if half else b.shl(words, self.ints(16)), self.type)
+
+
+class _Wide(_Factors):
+    """AVX-512: one instruction a word, named after its format, or two for bfloat16 that is widened."""
+
+    def __init__(self, builder: Any, fmt: int, rows: int, *, widens: bool) -> None:
+        super().__init__(builder, fmt, LANES, widens=widens)
+        self._few = rows <= _FEW_ROWS
 
     def passes(self, rows: int) -> Iterator[tuple[range, range]]:
         """Rows and vectors of columns whose sums are kept in registers together."""
         yield range(rows), range(PANEL // LANES)
 
-    def left(self, address: Any, _half: int) -> Any:
+    def left(self, address: Any, half: int) -> Any:
         """A row's word there as `multiply_add` takes it."""
-        return self.spread_word(address)
+        if self.halves == 2 and not self._few:
+            return self.widened_left(address, half)
+        words = self.spread_word(address)
+        return self.widened(words, half) if self.halves == 2 else words
 
-    def right(self, address: Any, _half: int) -> Any:
+    def right(self, address: Any, half: int) -> Any:
         """A vector's words there, likewise."""
-        return self.load_words(address)
+        words = self.load_words(address)
+        return self.widened(words, half) if self.halves == 2 else words
 
     def multiply_add(self, total: Any, left: Any, right: Any) -> Any:
         if self.fmt == Format.INT8:
             return self.call("llvm.x86.avx512.vpdpbusd.512", self.words, [total, left, right])
-        if self.fmt == Format.BFLOAT16:
+        if self.fmt == Format.BFLOAT16 and self.halves == 1:
             return self.call("llvm.x86.avx512bf16.dpbf16ps.512", self.type, [total, left, right])
         return self.fma(self.builder.bitcast(left, self.type), self.builder.bitcast(right, self.type), total)
 
 
-class _Narrow(Tile):
+class _Narrow(_Factors):
     """AVX2: vectors of half the length, and several instructions a word where it holds more than one factor."""
 
     def __init__(self, builder: Any, fmt: int) -> None:
-        super().__init__(builder, fmt, LANES // 2)
-        self.halves = 2 if fmt == Format.BFLOAT16 else 1
+        super().__init__(builder, fmt, LANES // 2, widens=fmt == Format.BFLOAT16)
         self._bytes = ir.VectorType(ir.IntType(8), 4 * self.lanes)
         self._pairs = ir.VectorType(I16, 2 * self.lanes)
 
@@ -78,15 +101,14 @@ class _Narrow(Tile):
             return b.bitcast(b.xor(self.spread_word(address), self.ints(_ZERO_POINTS)), self._bytes)
         if self.fmt == Format.FLOAT32:
             return b.bitcast(self.spread_word(address), self.type)
-        place = b.inttoptr(b.add(address, number(2 * half)), I16.as_pointer())
-        return b.bitcast(self.spread_int(b.shl(b.zext(b.load(place, align=2), I32), ir.Constant(I32, 16))), self.type)
+        return self.widened_left(address, half)
 
     def right(self, address: Any, half: int) -> Any:
         """As AVX-512's; for int8 the factors and their sizes."""
         b, words = self.builder, self.load_words(address)
         if self.fmt == Format.BFLOAT16:
-            words = b.and_(words, self.ints(_UPPER_HALF)) if half else b.shl(words, self.ints(16))
-        if self.fmt != Format.INT8:
+            return self.widened(words, half)
+        if self.fmt == Format.FLOAT32:
             return b.bitcast(words, self.type)
         factors = b.bitcast(words, self._bytes)
         keeps_least = ir.Constant(ir.IntType(1), 0)
@@ -112,7 +134,7 @@ def multiply_tile(
     Each step also asks for the next `pace` bytes from `ahead` on, so that they come while it computes: `lines` times,
     which is enough for so many cache lines.
     """
-    t = _Narrow(b, fmt) if unit == Unit.AVX2 else _Wide(b, fmt)
+    t = _Narrow(b, fmt) if unit == Unit.AVX2 else _Wide(b, fmt, rows, widens=unit == Unit.WIDENED)
     for turn, (some, vectors) in enumerate(t.passes(rows)):
         sums = {(r, v): cgutils.alloca_once(b, t.sum_type) for r in some for v in vectors}
         for slot in sums.values():
