@@ -5,7 +5,8 @@
 Each round starts a fresh process for each engine and dtype in turn, which loads the checkpoint and answers a request of
 128 tokens with one. Medians of the rounds; `peak_rss_mb` is VmHWM, beside what the weights and the touched part of the
 KV cache come to, where the side can name them. A round before the first, which is not counted, brings the files into
-the system's cache. The last line is JSON. `millrace-first-load` and `millrace-second-load` are started by a manager.
+the system's cache. The last line is JSON. `millrace-first-load` and `millrace-second-load` are started by a manager;
+`millrace-serve` is `millrace serve`, from the command to the first token of a stream.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from benchmarks.command_line import command_line
 from benchmarks.contenders import DTYPES, ENGINES
 from benchmarks.contest import Contestant, started
 from benchmarks.environments import cache_folder
-from benchmarks.managed_start import FIRST, SECOND, ManagedStart, load
+from benchmarks.managed_start import FIRST, SECOND, SERVE, ManagedStart, load
 from benchmarks.results import Match, conclude
 from benchmarks.sides import Unsupported
 from benchmarks.workload import SHAPES, write_checkpoints
 
 Started = Contestant | ManagedStart
-_NAMES = (*ENGINES, FIRST, SECOND)
+_NAMES = (*ENGINES, FIRST, SECOND, SERVE)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def main() -> None:
     write_checkpoints(arguments.checkpoints, tuple(arguments.shape))
 
     def start(name: str, match: Match) -> Started:
-        if name in (FIRST, SECOND):
+        if name in (FIRST, SECOND, SERVE):
             return load(name, arguments.checkpoints / match.shape, match.dtype)
         with started(name, match, arguments.checkpoints) as side:
             return side

@@ -1,13 +1,16 @@
 """Starts are measured in turn, in processes of their own, after one that is not counted."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.managed_start import SERVE, load
 from benchmarks.results import Match
 from benchmarks.sides import Unsupported
 from benchmarks.start import measure
+from benchmarks.workload import write_checkpoints
 
 FLOAT, INT8 = Match("tiny", "uniform", "float32"), Match("tiny", "uniform", "int8")
 
@@ -33,3 +36,11 @@ def test_what_a_side_cannot_do_is_left_out(capsys: pytest.CaptureFixture[str]) -
 
     assert measure([("a", INT8)], 2, start) == []
     assert "tiny uniform int8: a is left out" in capsys.readouterr().out
+
+
+def test_the_start_of_a_server_ends_with_its_first_token(tmp_path: Path) -> None:
+    """And with the server's end, and its manager's: else the next start would find the model loaded."""
+    write_checkpoints(tmp_path, ("tiny",))
+    started = load(SERVE, tmp_path / "tiny", "float32")
+    assert 0 < started.load_s < started.first_token_s
+    assert started.peak_rss_mb > 100
