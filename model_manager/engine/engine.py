@@ -210,7 +210,9 @@ class LLMEngine:
 
     def _take_in_prepared(self, result: StepResult) -> None:
         """Let sequences run whose constraints are compiled; waits a moment if nothing else is to be done."""
-        self._preparation.begin(self._scheduler.waiting.last_near, self._scheduler.lacks_above)
+        if self._scheduler.is_promotion_due:
+            self._preparation.begin_longest_waiting(self._scheduler.most_urgent)
+        self._preparation.begin(self._scheduler.waiting.last_near)
         if not self._runs():
             self._preparation.wait(_MOMENT)
         for sequence, error in self._preparation.ready():
@@ -230,7 +232,7 @@ class LLMEngine:
 
     def _schedule(self, result: StepResult) -> list[Scheduled]:
         """The next batch, with drafts and forced tokens; sequences that run for the first time get their start time."""
-        batch = self._scheduler.schedule()
+        batch = self._scheduler.schedule(self._preparation.least_urgent)
         now = self._clock()
         for scheduled in batch:
             sequence = scheduled.sequence

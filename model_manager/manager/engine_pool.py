@@ -38,7 +38,9 @@ RUNNING = (State.LOADING, State.READY, State.RESTARTING)
 AHEAD = 0.25
 """An engine may have more work than another, by this part of its work, to keep requests with one prompt together."""
 SHARE = 16
-"""Of so many requests that engines get while less urgent ones wait here, one is less urgent."""
+"""Requests that may pass a less urgent one on their way to an engine, before the longest waiting of these is next."""
+PART_OF_ROWS = 4
+"""So many less urgent requests, as a part of those that the engine runs at once, get there though it has no room."""
 _MOST_FAMILIES = 4096
 """Families remembered; an engine's cache hardly holds the prompts of more."""
 
@@ -188,8 +190,8 @@ class EnginePool:
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
         """Assign queued requests to engines that have room: the most urgent first, each to the engine with the least
         work. Gives the slots with their new requests. An engine always has room for a request that is more urgent than
-        another one that it has: it preempts that one. One request in SHARE is the longest waiting of the less urgent
-        ones, which waits for room.
+        another one that it has: it preempts that one. After SHARE requests that passed less urgent ones, the longest
+        waiting of these is next: it goes to an engine that has room, or that has few of the less urgent.
 
         A request that shares its prompt with others goes to an engine that has the prompt, unless that engine has too
         much more work than another (`_slot_for`). `suspects` are requests suspected of killing engines (requests.py).
@@ -209,22 +211,23 @@ class EnginePool:
         limits = {slot.index: slot.least_urgent for slot in ready}
         others = [entry for name, entry in unsent.items() if name not in suspects]
         line = deque(_first_in_line(others, sum(rooms.values()), max(limits.values(), default=-math.inf)))
-        less_urgent, least_urgent = _less_urgent(others)
+        less_urgent = _LessUrgent(others if line else ())
         while line:
-            due = next(less_urgent, None) if self._num_passed >= SHARE - 1 and any(rooms.values()) else None
+            able = less_urgent.able(ready, rooms) if self._num_passed >= SHARE else []
+            due = less_urgent.next() if able else None
             entry = due or line.popleft()
             if entry.engine is not None:
                 continue
             priority = entry.request.params.priority
-            able = [slot for slot in ready if rooms[slot.index] or priority < limits[slot.index]]
+            if due is None:
+                able = [slot for slot in ready if rooms[slot.index] or priority < limits[slot.index]]
             if not able:
                 break
             slot = self._slot_for(entry, able)
             rooms[slot.index] = max(0, rooms[slot.index] - 1)
             self._put(entry, slot)
             given.setdefault(slot.index, []).append(entry)
-            passes = due is None and least_urgent is not None and priority < least_urgent
-            self._num_passed = self._num_passed + 1 if passes else 0
+            self._num_passed = self._num_passed + 1 if due is None and priority < less_urgent.last else 0
         return ((self.slots[index], entries) for index, entries in given.items())
 
     def _slot_for(self, entry: Entry, able: list[EngineSlot]) -> EngineSlot:
@@ -264,13 +267,27 @@ def _first_in_line(entries: Sequence[Entry], room: int, least_urgent: float) -> 
     return nsmallest(max(room, urgent), entries, key=lambda entry: entry.request.params.priority)
 
 
-def _less_urgent(entries: Sequence[Entry]) -> tuple[Iterator[Entry], int | None]:
-    """All but the most urgent requests, in order of arrival, and the highest priority number; None if all have one."""
-    priorities = {entry.request.params.priority for entry in entries}
-    if len(priorities) < 2:
-        return iter(()), None
-    most_urgent = min(priorities)
-    return (entry for entry in entries if entry.request.params.priority > most_urgent), max(priorities)
+class _LessUrgent:
+    """All but the most urgent of some requests, in order of arrival."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        priorities = {entry.request.params.priority for entry in entries}
+        self._most_urgent = min(priorities, default=0)
+        self.last: float = max(priorities, default=-math.inf)
+        """The highest priority number of all."""
+        self._entries = (entry for entry in entries if entry.request.params.priority > self._most_urgent)
+
+    def able(self, ready: list[EngineSlot], rooms: dict[int, int]) -> list[EngineSlot]:
+        """The engines for the next one: with room, or with less of them than may run beside more urgent ones."""
+        return [slot for slot in ready if rooms[slot.index] or self._are_few(slot)]
+
+    def _are_few(self, slot: EngineSlot) -> bool:
+        urgent = sum(count for priority, count in slot.priorities.items() if priority <= self._most_urgent)
+        return not slot.deaths_in_row and len(slot.entries) - urgent < max(1, slot.max_num_seqs // PART_OF_ROWS)
+
+    def next(self) -> Entry | None:
+        """The next one; None if there are no more."""
+        return next(self._entries, None)
 
 
 class Families:

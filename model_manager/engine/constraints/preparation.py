@@ -11,6 +11,8 @@ all waiting sequences could need more memory than the machine has. A sequence wi
 from __future__ import annotations
 
 import functools
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -21,7 +23,7 @@ from ...grammars.guide import Ends, GrammarSlow, Guide
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, RequestError
 from ..scheduling.sequence import Rank, Replayed, Sequence
-from ..scheduling.sequence_heap import SequenceHeap, longest_waiting
+from ..scheduling.sequence_heap import SequenceHeap
 
 _THREADS = 2
 _MOST_COMPILING = 16
@@ -47,6 +49,7 @@ class Preparation:
         self._replaying: ThreadPoolExecutor | None = None
         self._compiling: dict[bytes, Future[Grammar]] = {}
         self._waiting: dict[str, Sequence] = {}
+        self._priorities: Counter[int] = Counter()  # of those that wait
         self._line = SequenceHeap()  # sequences whose compilation has not started
         self._put_off: list[Sequence] = []  # postponed until a compilation ends
         self._begun: dict[str, Future[Any]] = {}
@@ -64,35 +67,50 @@ class Preparation:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence for compilation. Raises InvalidRequest if the model takes no constraints."""
         _asked(sequence, self._compiler)
-        self._waiting[sequence.request_id] = sequence
+        self._wait(sequence)
         self._line.push(sequence.rank, sequence)
 
     def close(self, sequence: Sequence) -> None:
         """Queue a cut output for a search of its ending; it is `ready` afterwards."""
-        self._waiting[sequence.request_id] = sequence
+        self._wait(sequence)
         self._begun[sequence.request_id] = self._replay(sequence.closing)
+
+    def _wait(self, sequence: Sequence) -> None:
+        self._waiting[sequence.request_id] = sequence
+        self._priorities[sequence.rank[0]] += 1
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that has ended."""
-        self._waiting.pop(sequence.request_id, None)
+        if self._waiting.pop(sequence.request_id, None) is not None:
+            self._priorities[sequence.rank[0]] -= 1
+            if not self._priorities[sequence.rank[0]]:
+                del self._priorities[sequence.rank[0]]
         future = self._begun.pop(sequence.request_id, None)
         if future is not None and future not in self._begun.values():
             future.cancel()  # has no effect once it runs
 
-    def begin(self, last: Rank | None, lacks_above: int | None = None) -> None:
-        """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one.
+    @property
+    def least_urgent(self) -> int | None:
+        """The highest priority number of sequences that wait here; None if there are none."""
+        return max(self._priorities, default=None)
 
-        One sequence with a priority number above `lacks_above` is prepared nevertheless, at a time: it may be promoted.
+    def begin_longest_waiting(self, most_urgent: float) -> None:
+        """Start the next compilation for the first to arrive of those whose number is above the most urgent one's, here
+        or elsewhere: it may be promoted. One at a time, whatever else is compiled.
         """
-        self._begin_near(last)
-        if lacks_above is not None and not any(self._waiting[name].rank[0] > lacks_above for name in self._begun):
-            sequence = longest_waiting(self._line.sequences(), lacks_above)
-            future = None if sequence is None else self._future(*_asked(sequence, self._compiler))
+        above = min(most_urgent, min(self._priorities, default=math.inf))
+        if len(self._priorities) == 1 and above in self._priorities:
+            return
+        if not any(self._waiting[name].rank[0] > above for name in self._begun):
+            others = (each for each in self._line.sequences() if each.rank[0] > above)
+            sequence = min(others, key=lambda each: each.rank[1], default=None)
+            future = None if sequence is None else self._future(*_asked(sequence, self._compiler), more=1)
             if sequence is not None and future is not None:
-                self._line.remove(sequence)
+                self._line.remove(sequence.rank)
                 self._begun[sequence.request_id] = future
 
-    def _begin_near(self, last: Rank | None) -> None:
+    def begin(self, last: Rank | None) -> None:
+        """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one."""
         most = min(len(self._begun) + _MOST_AT_ONCE, _MOST_BEGUN)
         for _ in range(_MOST_LOOKED_AT):
             if len(self._begun) >= most or (sequence := self._line.pop()) is None:
@@ -141,18 +159,18 @@ class Preparation:
             self._put_off = []
         self._compiling = compiling
 
-    def _future(self, constraint: Constraint, compiler: GrammarCompiler) -> Future[Grammar] | None:
-        """The future of a sequence's grammar: running, finished, or new; None if enough are pending."""
+    def _future(self, constraint: Constraint, compiler: GrammarCompiler, more: int = 0) -> Future[Grammar] | None:
+        """The future of a sequence's grammar: running, finished, or new; None if enough are pending, and `more`."""
         key = constraint.key()
         if key in self._compiling and not self._compiling[key].cancelled():
             future = self._compiling[key]
-            return future if sum(each is future for each in self._begun.values()) < _MOST_OF_ONE else None
+            return future if sum(each is future for each in self._begun.values()) < _MOST_OF_ONE + more else None
         kept = compiler.kept(constraint)
         if kept is not None:
             ready: Future[Grammar] = Future()
             ready.set_result(kept)
             return ready
-        if len(self._compiling) >= _MOST_COMPILING:
+        if len(self._compiling) >= _MOST_COMPILING + more:
             return None
         self._threads = self._threads or ThreadPoolExecutor(_THREADS, thread_name_prefix="grammars")
         self._compiling[key] = self._threads.submit(_guarded, functools.partial(compiler.compile, constraint))

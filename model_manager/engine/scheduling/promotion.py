@@ -6,57 +6,68 @@ Knows priorities and tokens; not blocks, nor which sequence starts next.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Sequences
 
 from .batch_table import Scheduled
 from .sequence import Rank, Sequence
 
 SHARE = 16
 """Tokens of more urgent sequences for each one of the less urgent that wait."""
-TURN = 16
-"""Fewest tokens that a sequence generates before its promotion ends, unless more are owed."""
-PART = 4
-"""A turn is a fourth of the sequence's tokens if that is more: before the next, all may have to be computed again."""
-_FIRST = 1 << 62
+TURN, TURN_PART, LONGEST_TURN = 16, 4, 64
+"""Tokens that a sequence generates before its promotion ends: a fourth of those that it has, since all of them may have
+to be computed again before its next turn, but within these bounds.
+"""
+PART_OF_ROWS = 4
+"""A fourth of the sequences that run may be promoted, and at least one."""
+BANK = 4
+"""Turns that less urgent sequences may have had beforehand, where they ran anyway, for each that may be owed."""
+PROMOTED = -(1 << 62)
+"""The priority number of promoted sequences, lower than any request's."""
 
 
 class Promotion:
     """Less urgent sequences that are promoted for a turn, and how many tokens are owed to the others.
 
-    A promoted sequence is the first of those with the most urgent priority number. A promotion is due when more urgent
-    sequences have had SHARE * TURN tokens without less urgent ones having had their part. What a promoted sequence
-    computes is taken off, prompts too, so a long prompt is paid for afterwards. At most a quarter of the sequences are
-    promoted, and at least one may be.
+    A promoted sequence is before all others in line. A promotion is due when more urgent sequences have had SHARE *
+    TURN tokens without less urgent ones having had their part. What a promoted sequence computes is taken off, prompts
+    too, so a long prompt is paid for afterwards.
     """
 
     def __init__(self, max_num_seqs: int) -> None:
         self.promoted: list[Sequence] = []
-        self._most = max(1, max_num_seqs // 4)
-        self._most_owed = 4 * max(1, max_num_seqs // SHARE) * TURN * SHARE
+        self._most = max(1, max_num_seqs // PART_OF_ROWS)
+        self._most_owed = max(4, self._most) * TURN * SHARE
         self._owed = 0
         """In parts of a token, of which a token has SHARE."""
 
     @property
     def is_due(self) -> bool:
-        """True if a less urgent sequence that waits is to be promoted."""
-        return len(self.promoted) < self._most and self._owes(len(self.promoted) + 1)
+        """True if one that waits is to be promoted beside those that are; one without its adapter does not count."""
+        promoted = sum(not each.lacks_adapter for each in self.promoted)
+        return promoted < self._most and self._owes(promoted + 1)
 
     def _owes(self, turns: int) -> bool:
         return self._owed >= turns * TURN * SHARE
 
-    def begin(self, sequence: Sequence, most_urgent: int) -> Rank:
-        """Note that a sequence is promoted; returns its rank, before all others of this priority number."""
+    def begin(self, sequence: Sequence) -> Rank:
+        """Note that a sequence is promoted; returns its rank."""
+        assert sequence.turn_ends is None
         sequence.turn_ends = _turn_ends(sequence)
+        sequence.overtaken, sequence.overtaken_before = 0, sequence.overtaken
         self.promoted.append(sequence)
-        return most_urgent, sequence.rank[1] - _FIRST
+        return PROMOTED, sequence.rank[1]
 
     def forget(self, sequence: Sequence) -> None:
-        """Note that a sequence has ended."""
+        """Note that a sequence has ended; it has its own rank again."""
         if sequence.turn_ends is not None:
-            self._end(sequence)
+            sequence.rank = self._end(sequence)
 
-    def _end(self, sequence: Sequence) -> None:
+    def _end(self, sequence: Sequence) -> Rank:
+        """Its rank before."""
         self.promoted.remove(sequence)
         sequence.turn_ends = None
+        sequence.overtaken = sequence.overtaken_before
+        return sequence.params.priority, sequence.rank[1]
 
     def end_spent(self) -> list[tuple[Sequence, Rank]]:
         """End the turns of sequences that have had their tokens, unless they have the next turn; returns them, with
@@ -68,18 +79,20 @@ class Promotion:
                 if self._owes(len(self.promoted)):
                     sequence.turn_ends = _turn_ends(sequence)
                 else:
-                    self._end(sequence)
-                    spent.append((sequence, (sequence.params.priority, sequence.rank[1] + _FIRST)))
+                    spent.append((sequence, self._end(sequence)))
         return spent
 
-    def count(self, batch: Iterable[Scheduled], least_urgent: int | None) -> None:
-        """Count the tokens of a step. `least_urgent`: the highest priority number of those that wait; None if nobody
-        waits for more urgent ones.
+    def count(self, batch: Sequences[Scheduled], most_urgent: float, least_urgent: int | None) -> None:
+        """Count the tokens of a step. `most_urgent`: the lowest priority number; `least_urgent`: the highest of those
+        that wait; None if nobody waits for more urgent ones.
         """
         numbers = [sequence.params.priority for sequence in self.promoted]
         least_urgent = max(numbers if least_urgent is None else [*numbers, least_urgent], default=None)
         if least_urgent is None:
-            self._owed = 0
+            self._owed = min(self._owed, 0)
+            if self._owed:
+                repaid = sum(each.num_tokens for each in batch if each.sequence.rank[0] <= most_urgent)
+                self._owed = min(0, self._owed + repaid)
             return
         urgent = served = promoted = 0
         for scheduled in batch:
@@ -90,16 +103,16 @@ class Promotion:
             else:
                 served += scheduled.num_tokens
         owed = self._owed + urgent
-        owed = max(owed - SHARE * served, min(owed, 0))  # those that run anyway pay for nobody in advance
+        owed = max(owed - SHARE * served, min(owed, -BANK * self._most_owed))
         self._owed = min(owed, self._most_owed) - SHARE * promoted
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Assert that all promoted sequences are among the unfinished `sequences`."""
-        assert {each.request_id for each in sequences if each.turn_ends is not None} == {
-            each.request_id for each in self.promoted
-        }
-        assert len(self.promoted) <= self._most
+        """Assert that the promoted sequences are those of the unfinished `sequences` that have a turn, once each."""
+        having = [each.request_id for each in sequences if each.turn_ends is not None]
+        assert sorted(having) == sorted(each.request_id for each in self.promoted)
+        assert all(each.rank[0] == PROMOTED for each in self.promoted)
+        assert sum(not each.lacks_adapter for each in self.promoted) <= self._most
 
 
 def _turn_ends(sequence: Sequence) -> int:
-    return sequence.num_tokens + max(TURN, sequence.num_tokens // PART)
+    return sequence.num_tokens + min(max(TURN, sequence.num_tokens // TURN_PART), LONGEST_TURN)

@@ -16,7 +16,7 @@ from operator import itemgetter
 from .batch_table import BatchTable, Scheduled
 from .block_manager import BlockManager
 from .prefix_cache import BEING_COMPUTED
-from .promotion import Promotion
+from .promotion import PART_OF_ROWS, Promotion
 from .sequence import Rank, Sequence, SequenceStatus
 from .waiting_queue import WaitingQueue
 
@@ -41,9 +41,9 @@ class Scheduler:
     A waiting sequence is urgent while one of a higher priority number runs. It starts before tokens are handed out. If
     it lacks a row or blocks, the running sequence with the highest rank makes way, but at most one for each urgent one.
 
-    The longest waiting of the less urgent sequences is promoted now and then (`Promotion`): it gets the most urgent
-    priority number until it has had its turn. If it lacks blocks, others may start before it, MOST_OVERTAKES times.
-    Then the running sequences with the highest rank make way for it, one in each step.
+    The longest waiting of the less urgent sequences is promoted now and then (`Promotion`): it is the first in line
+    until it has had its turn, and preempts nobody to start. If it lacks blocks, others may start before it,
+    MOST_OVERTAKES times. Then the running sequences with the highest rank make way for it, one in each step.
 
     Where steps with prompts cost more to launch than decoding ones, prompts that wait are admitted several at a time.
 
@@ -71,6 +71,8 @@ class Scheduler:
         self._admits_together = admits_together
         self._steps_put_off = 0
         self._promotion = Promotion(max_num_seqs)
+        self._starved: list[Sequence] = []
+        """Running prompts that got no tokens in the last step."""
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.waiting or request_id in self.running
@@ -84,13 +86,15 @@ class Scheduler:
         assert sequence.request_id not in self
         self.waiting.add(sequence)
 
-    def schedule(self) -> list[Scheduled]:
+    def schedule(self, beside: int | None = None) -> list[Scheduled]:
         """The next batch: decoding sequences, then prompts begun or urgent, then new ones. Empty only if there are no
         sequences, or only ones that are held or end with a pending token.
+
+        `beside`: the highest priority number of sequences that are not queued yet; None if there are none.
         """
         preemptions = self.num_preemptions
         self._promote()
-        self._start_patient()
+        self._start_passed()
         self._start_urgent()
         batch = self._decodes()
         budget = self.max_num_batched_tokens - len(batch)
@@ -99,14 +103,16 @@ class Scheduler:
             self._admit(batch, budget - given)  # not after a preemption: one would only take another's place
         assert batch or all(each.is_held or each.ends_with_pending for each in self.running.values())
         assert batch or self.running or not self.waiting
-        self._promotion.count(batch, self._least_urgent_waiting())
+        self._note_starved(batch)
+        most_urgent = self.most_urgent
+        self._promotion.count(batch, most_urgent, self._least_urgent_waiting(most_urgent, beside))
         return batch
 
     def schedules_without_preempting(self) -> bool:
         """True if there are blocks for the next token of each sequence that decodes, and no running sequence is to make
         way for an urgent one.
         """
-        if any(self._needs_way(sequence) for sequence in self._urgent()) or any(self._patient()):
+        if any(self._needs_way(sequence) for sequence in self._urgent()) or self._passed_enough():
             return False
         free, running = self._blocks.num_free, self.running.values()
         return free >= len(running) or free >= sum(self._blocks.needs_block(s) for s in running if _decodes(s))
@@ -180,7 +186,7 @@ class Scheduler:
         for sequence in self.waiting.window.copy():
             if not self.running or sequence.rank[0] >= self._last().rank[0]:
                 break
-            if self._may_start(sequence):
+            if sequence.turn_ends is None and self._may_start(sequence):
                 yield sequence
 
     def _last_free(self) -> Sequence:
@@ -199,45 +205,53 @@ class Scheduler:
         return no_row or not self._blocks.fits(sequence, keep_free=len(self.running))
 
     @property
-    def lacks_above(self) -> int | None:
-        """The priority number of all near the front of the line, if nobody waits with a higher one: who has a higher
-        one is to be queued, though many are before it, since it may be promoted. Else None.
-        """
-        near, least_urgent = self.waiting.last_near, self.waiting.least_urgent
-        return least_urgent if near is not None and near[0] == least_urgent else None
+    def is_promotion_due(self) -> bool:
+        """True if the next step promotes a less urgent sequence that waits, if there is one."""
+        return self._promotion.is_due
 
-    def _least_urgent_waiting(self) -> int | None:
+    @property
+    def most_urgent(self) -> float:
+        """The lowest priority number of all sequences but promoted ones; infinite if there are none."""
+        runs = next((each for each in self.running.values() if each.turn_ends is None), None)
+        waits = next((each for each in self.waiting.window if each.turn_ends is None), None)
+        return min((each.rank[0] for each in (runs, waits) if each is not None), default=math.inf)
+
+    def _least_urgent_waiting(self, most_urgent: float, beside: int | None) -> int | None:
         """The highest priority number of sequences that more urgent ones may keep from running; None if there are none.
         A running prompt is one of them: it gets what more urgent prompts leave of a step's tokens.
         """
-        most_urgent, waiting = self._most_urgent(), self.waiting.least_urgent
-        numbers = [sequence.rank[0] for sequence in self._less_urgent_prompts(most_urgent)]
-        if waiting is not None and waiting > most_urgent:
-            numbers.append(waiting)
+        numbers = [sequence.rank[0] for sequence in self._starved if sequence.rank[0] > most_urgent]
+        numbers += [each for each in (self.waiting.least_urgent, beside) if each is not None and each > most_urgent]
         return max(numbers, default=None)
 
-    def _most_urgent(self) -> float:
-        """The lowest priority number of all sequences."""
-        first = itertools.chain(itertools.islice(self.running.values(), 1), self.waiting.window[:1])
-        return min((sequence.rank[0] for sequence in first), default=math.inf)
-
-    def _less_urgent_prompts(self, most_urgent: float) -> list[Sequence]:
-        """Running sequences that have prompts to compute and a higher priority number."""
-        if not self.running or self._last().rank[0] <= most_urgent:
-            return []
-        return [each for each in self.running.values() if each.rank[0] > most_urgent and each.num_remaining_tokens > 1]
+    def _note_starved(self, batch: list[Scheduled]) -> None:
+        """Keep the running sequences that have prompts to compute and were given no tokens."""
+        several = len(self.running) > 1 and next(iter(self.running.values())).rank[0] < self._last().rank[0]
+        given = {scheduled.sequence.request_id for scheduled in batch} if several else ()
+        waiting = (each for each in self.running.values() if several and each.num_remaining_tokens > 1)
+        self._starved = [each for each in waiting if each.request_id not in given]
 
     def _promote(self) -> None:
         """End promotions, and begin those that are due."""
         for sequence, rank in self._promotion.end_spent():
             self._move(sequence, rank)
         while self._promotion.is_due:
-            most_urgent = self._most_urgent()
-            prompts = self._less_urgent_prompts(most_urgent)
-            next_one = prompts[0] if prompts else self.waiting.longest_waiting(above=most_urgent)
-            if next_one is None:
+            most_urgent = self.most_urgent
+            lacking = any(each.lacks_adapter for each in self._promotion.promoted)
+            found = [self.waiting.longest_waiting(most_urgent, without_adapter=lacking)]
+            found += [
+                each for each in self._starved if each.status is SequenceStatus.RUNNING and each.turn_ends is None
+            ]
+            others = [each for each in found if each is not None and each.rank[0] > most_urgent]
+            if not others or self._promoted_fill():
                 break
-            self._move(next_one, self._promotion.begin(next_one, int(most_urgent)))
+            first = min(others, key=lambda each: each.rank[1])
+            self._move(first, self._promotion.begin(first))
+
+    def _promoted_fill(self) -> bool:
+        """True if promoted sequences have, or need, so many blocks that no further one is promoted beside them."""
+        needed = sum(each.num_tokens // self._blocks.block_size + 1 for each in self._promotion.promoted)
+        return needed > self._blocks.num_blocks // PART_OF_ROWS
 
     def _move(self, sequence: Sequence, rank: Rank) -> None:
         if sequence.status is SequenceStatus.RUNNING:
@@ -246,15 +260,13 @@ class Scheduler:
         else:
             self.waiting.move(sequence, rank)
 
-    def _patient(self) -> Iterator[Sequence]:
+    def _passed_enough(self) -> list[Sequence]:
         """Promoted sequences that others have passed as often as they may, and that could start if there were room."""
-        for sequence in self._promotion.promoted:
-            waits = sequence.status is SequenceStatus.WAITING and sequence.overtaken >= MOST_OVERTAKES
-            if waits and self._may_start(sequence):
-                yield sequence
+        first = itertools.takewhile(lambda each: each.turn_ends is not None, self.waiting.window)
+        return [each for each in first if each.overtaken >= MOST_OVERTAKES and self._may_start(each)]
 
-    def _start_patient(self) -> None:
-        for sequence in self._patient():
+    def _start_passed(self) -> None:
+        for sequence in self._passed_enough():
             no_row = len(self.running) == self._max_num_seqs
             if no_row or not self._blocks.fits(sequence, keep_free=len(self.running)):
                 last = self._last()
@@ -282,7 +294,8 @@ class Scheduler:
         """
         if sequence.lacks_adapter or self._blocks.outlook(sequence) == BEING_COMPUTED:
             return False
-        return not any(each.overtaken >= MOST_OVERTAKES for each in self.waiting.ahead_of(sequence))
+        passed = (each for each in self.waiting.ahead_of(sequence) if each.overtaken >= MOST_OVERTAKES)
+        return not any(sequence.adapter is not None or not _awaits_adapter(each) for each in passed)
 
     def _decodes(self) -> list[Scheduled]:
         """One token for each sequence that decodes.
@@ -312,10 +325,18 @@ class Scheduler:
             if given == budget:
                 break
             if sequence.num_remaining_tokens > 1:
-                chunk = min(sequence.num_remaining_tokens, budget - given)
-                batch.append(Scheduled(sequence, chunk))
-                given += chunk
+                most = budget - given if sequence.turn_ends is None else self._most_of_promoted(budget) - given
+                chunk = min(sequence.num_remaining_tokens, most)
+                if chunk > 0:
+                    batch.append(Scheduled(sequence, chunk))
+                    given += chunk
         return given
+
+    def _most_of_promoted(self, budget: int) -> int:
+        """Tokens that prompts of promoted sequences may have: half of a step's while others have prompts."""
+        others = itertools.chain(self.running.values(), self.waiting.window)
+        waits = any(each.turn_ends is None and each.num_remaining_tokens > 1 for each in others)
+        return max(1, budget // 2) if waits else budget
 
     def _puts_off(self) -> bool:
         """True if prompts wait until more of them can be admitted in one step; but not for long."""
@@ -364,7 +385,8 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> None:
         for passed in self.waiting.ahead_of(sequence):
-            passed.overtaken += 1
+            if passed.overtaken < MOST_OVERTAKES or not _awaits_adapter(passed):
+                passed.overtaken += 1
         self.waiting.remove(sequence)
         self._run_by_rank(sequence)
         sequence.status = SequenceStatus.RUNNING
@@ -389,12 +411,17 @@ class Scheduler:
         self._withdraw(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.adapter_slot = -1  # until it is told again: meanwhile another may get it
-        self.waiting.add(sequence)
+        self.waiting.add(sequence, returns=True)
         self.num_preemptions += 1
 
     def _withdraw(self, sequence: Sequence) -> None:
         self._table.leave(sequence)
         self._blocks.free(sequence)
+
+
+def _awaits_adapter(sequence: Sequence) -> bool:
+    """True if it is promoted, and waits for an adapter: it holds up only those that take one too."""
+    return sequence.turn_ends is not None and sequence.lacks_adapter
 
 
 def _decodes(sequence: Sequence) -> bool:

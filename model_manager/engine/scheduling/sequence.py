@@ -66,6 +66,8 @@ class Sequence:
 
     adapter_slot = -1
     overtaken = 0
+    overtaken_before = 0
+    """`overtaken` when it was promoted."""
     has_preempted = False
     turn_ends: int | None = None
     """How many tokens it has when its promotion ends, if it is promoted (promotion.py)."""

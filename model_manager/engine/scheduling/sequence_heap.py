@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 
 from .sequence import Sequence, SequenceStatus
 
@@ -19,15 +18,21 @@ class SequenceHeap:
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[float, int], Sequence]] = []
         self._sweep_at = _LEAST_SWEPT
+        self._removed: set[tuple[float, int]] = set()
+        """Keys of sequences that were removed, but are still in the heap."""
 
     def __bool__(self) -> bool:
         """True if anything may be in it."""
         return bool(self._heap)
 
     def push(self, key: tuple[float, int], sequence: Sequence) -> None:
-        """`key` differs from all others."""
+        """`key` differs from all others, but may be that of the same sequence, removed before."""
+        if key in self._removed:
+            self._removed.remove(key)
+            return
         if len(self._heap) >= self._sweep_at:
-            self._heap = [(key, each) for key, each in self._heap if each.status is not SequenceStatus.FINISHED]
+            self._heap = [(key, each) for key, each in self._heap if self._holds(key, each)]
+            self._removed.clear()
             heapq.heapify(self._heap)
             self._sweep_at = max(_LEAST_SWEPT, 2 * len(self._heap))
         heapq.heappush(self._heap, (key, sequence))
@@ -37,22 +42,19 @@ class SequenceHeap:
         number of its key is above `most`.
         """
         while self._heap and (most is None or self._heap[0][0][0] <= most):
-            _, sequence = heapq.heappop(self._heap)
-            if sequence.status is not SequenceStatus.FINISHED:
+            key, sequence = heapq.heappop(self._heap)
+            if self._holds(key, sequence):
                 return sequence
+            self._removed.discard(key)
         return None
 
-    def remove(self, sequence: Sequence) -> None:
-        """Remove one that may come back. The heap is looked through."""
-        self._heap = [(key, each) for key, each in self._heap if each is not sequence]
-        heapq.heapify(self._heap)
+    def remove(self, key: tuple[float, int]) -> None:
+        """Remove an unfinished sequence, which may come back with this key or another."""
+        self._removed.add(key)
+
+    def _holds(self, key: tuple[float, int], sequence: Sequence) -> bool:
+        return sequence.status is not SequenceStatus.FINISHED and key not in self._removed
 
     def sequences(self) -> list[Sequence]:
         """All unfinished sequences, in no order."""
-        return [sequence for _, sequence in self._heap if sequence.status is not SequenceStatus.FINISHED]
-
-
-def longest_waiting(sequences: Iterable[Sequence], above: float) -> Sequence | None:
-    """The first to arrive of those whose priority number is above this one."""
-    others = (sequence for sequence in sequences if sequence.rank[0] > above)
-    return min(others, key=lambda sequence: sequence.rank[1], default=None)
+        return [sequence for key, sequence in self._heap if self._holds(key, sequence)]

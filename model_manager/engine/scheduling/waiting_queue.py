@@ -6,13 +6,14 @@ in a sorted list, all others in a heap. Knows ranks; not how a rank is made, nor
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
 from .sequence import Rank, Sequence
-from .sequence_heap import SequenceHeap, longest_waiting
+from .sequence_heap import SequenceHeap
 
 _rank = attrgetter("rank")
 
@@ -27,6 +28,8 @@ class WaitingQueue:
         self._sequences: dict[str, Sequence] = {}
         self._beyond = SequenceHeap()
         self._priorities: Counter[int] = Counter()
+        self._returned: dict[str, Sequence] = {}
+        """Those that have run before."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -45,9 +48,14 @@ class WaitingQueue:
         """All waiting sequences, in order."""
         return sorted(self._sequences.values(), key=_rank)
 
-    def add(self, sequence: Sequence) -> None:
-        """Insert at its rank."""
+    def add(self, sequence: Sequence, *, returns: bool = False) -> None:
+        """Insert at its rank. `returns`: it has run before."""
         self._sequences[sequence.request_id] = sequence
+        if returns:
+            self._returned[sequence.request_id] = sequence
+        self._insert(sequence)
+
+    def _insert(self, sequence: Sequence) -> None:
         self._priorities[sequence.rank[0]] += 1
         if len(self.window) == self._look_ahead and sequence.rank > self.window[-1].rank:
             self._beyond.push(sequence.rank, sequence)
@@ -60,6 +68,10 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence. One beyond the window must be FINISHED afterwards, so that the heap skips it."""
         del self._sequences[sequence.request_id]
+        self._returned.pop(sequence.request_id, None)
+        self._take(sequence)
+
+    def _take(self, sequence: Sequence) -> None:
         self._priorities[sequence.rank[0]] -= 1
         if not self._priorities[sequence.rank[0]]:
             del self._priorities[sequence.rank[0]]
@@ -71,21 +83,31 @@ class WaitingQueue:
                 self.window.append(following)
 
     def move(self, sequence: Sequence, rank: Rank) -> None:
-        """Give a waiting sequence another rank. One beyond the window costs a look through the queue."""
+        """Give a waiting sequence another rank."""
         if len(self.window) < len(self) and sequence.rank > self.window[-1].rank:
-            self._beyond.remove(sequence)
-        self.remove(sequence)
+            self._beyond.remove(sequence.rank)
+        self._take(sequence)
         sequence.rank = rank
-        self.add(sequence)
+        self._insert(sequence)
 
     @property
     def least_urgent(self) -> int | None:
         """The highest priority number of all; None if nobody waits."""
         return max(self._priorities, default=None)
 
-    def longest_waiting(self, above: float) -> Sequence | None:
-        """The first to arrive of all whose priority number is above this one. The whole queue is looked through."""
-        return longest_waiting(self._sequences.values(), above)
+    def longest_waiting(self, above: float, *, without_adapter: bool = False) -> Sequence | None:
+        """The first to arrive of those that have run, and the first to be queued of the others, with a priority number
+        above this one. Looks at the more urgent ones that were queued before it.
+        """
+        if self.least_urgent is None or self.least_urgent <= above:
+            return None
+
+        def suits(sequence: Sequence) -> bool:
+            return sequence.rank[0] > above and not (without_adapter and sequence.adapter is not None)
+
+        found = [each for each in self._returned.values() if suits(each)]
+        found += itertools.islice(filter(suits, self._sequences.values()), 1)
+        return min(found, key=lambda each: each.rank[1], default=None)
 
     @property
     def last_near(self) -> Rank | None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.engine.scheduling import promotion, scheduler
 from millrace.model_manager.engine.scheduling.scheduler import Scheduler
-from millrace.model_manager.engine.scheduling.sequence import Sequence, SequenceStatus
+from millrace.model_manager.engine.scheduling.sequence import Rank, Sequence, SequenceStatus
 from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.errors import PromptTooLong
 from millrace.model_manager.wire.request import FinishReason, Request
@@ -50,7 +50,7 @@ ARRIVALS = st.lists(
             "aborted_after": st.sampled_from([None] * 5 + [0, 3, 9]),
             "broken": st.sampled_from([False] * 19 + [True]),
             "cache_salt": st.sampled_from(["", "", "", "other"]),
-            "priority": st.sampled_from([0] * 6 + [-1, 1]),
+            "priority": st.sampled_from([0] * 5 + [-1, -2, 1, 2]),
             "deadline": st.sampled_from([None] * 5 + [1, 10, 30]),
             "family": st.sampled_from(["", "one", "two"]),
         }
@@ -125,12 +125,13 @@ def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time
     with narrow_look_ahead():
         blocks, rows, budget = rnd.randint(12, 40), rnd.randint(1, 5), rnd.randint(5, 40)
         driver = Driver(blocks, rows, budget, block_size=BLOCK, admits_together=rnd.choice([1, 2, 3]))
+        priorities = rnd.choice([[0, 0, 0, 0, 1], [0, -1, -1, -2, 1, 2]])
         watch = Watch(driver.scheduler, lambda each: f"salt {each.params.cache_salt}", expects_no_work_twice=True)
         for _ in range(80):
             for _ in range(rnd.choice([0, 0, 1, 3])):
                 beginning = (rnd.randrange(prefixes),) * rnd.choice([0, 8, 16, 24, 32])
                 own = rnd.randint(0 if beginning else 1, 9)
-                options = {"cache_salt": rnd.choice(["", "", "x"]), "priority": rnd.choice([0, 0, 0, 0, 1])}
+                options = {"cache_salt": rnd.choice(["", "", "x"]), "priority": rnd.choice(priorities)}
                 driver.add(str(driver.arrivals), own, rnd.randint(1, 20), prefix=beginning, **options)
             if rnd.random() < 0.1 and driver.scheduler.running:
                 driver.scheduler.finish(rnd.choice(list(driver.scheduler.running.values())))
@@ -145,7 +146,7 @@ def narrow_look_ahead() -> Iterator[None]:
     """Bounds that a dozen requests reach."""
     with (
         mock.patch.multiple(scheduler, LOOK_AHEAD=4, MOST_OVERTAKES=MOST_OVERTAKES),
-        mock.patch.multiple(promotion, SHARE=2, TURN=2),
+        mock.patch.multiple(promotion, SHARE=2, TURN=2, PART_OF_ROWS=2),
     ):
         yield
 
@@ -158,10 +159,18 @@ class Watch:
         self._scheduler = scheduler
         self._circle = circle
         self._expects_no_work_twice = expects_no_work_twice
-        self._passed: Counter[str] = Counter()
+        self._passed: Counter[tuple[str, int | None]] = Counter()
+        """By id, and by promotion."""
         self._found: dict[str, int] = {}  # blocks that each had from the cache when it last began
         self._allocate = scheduler._blocks.allocate
         scheduler._blocks.allocate = self._allocate_and_note  # type: ignore[method-assign]
+        self._promoted: set[str] = set()
+        self._begin = scheduler._promotion.begin
+        scheduler._promotion.begin = self._begin_and_note  # type: ignore[method-assign]
+
+    def _begin_and_note(self, sequence: Sequence) -> Rank:
+        self._promoted.add(sequence.request_id)
+        return self._begin(sequence)
 
     def _allocate_and_note(self, sequence: Sequence, keep_free: int = 0) -> bool:
         allocated = self._allocate(sequence, keep_free)
@@ -178,11 +187,12 @@ class Watch:
     def _check_order(self, waiting: list[Sequence]) -> None:
         """Catches: an unbounded preference for what is cached, or for others while a beginning is awaited."""
         started = [each for each in waiting if each.status is not SequenceStatus.WAITING and not was_cut_short(each)]
+        started = [each for each in started if each.request_id not in self._promoted]  # whose rank may be its own again
         for each in started:
             assert (each.cached_tokens or 0) < each.num_tokens  # the whole prompt is never reused
             for patient in waiting:
                 if patient.status is SequenceStatus.WAITING and patient.rank < each.rank:
-                    self._passed[patient.request_id] += 1
+                    self._passed[patient.request_id, patient.turn_ends] += 1
         assert not self._passed or max(self._passed.values()) <= MOST_OVERTAKES
 
     def _check_shared(self, one: Sequence, other: Sequence) -> None:
