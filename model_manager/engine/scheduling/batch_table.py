@@ -197,8 +197,8 @@ def _sources(batch: List[Scheduled], lasts: Longs) -> Longs:
 
 def _adapter_slots(batch: List[Scheduled]) -> Ints:
     """[S] slot of each sequence's adapter; empty if none has one."""
-    slots = np.array([scheduled.sequence.adapter_slot for scheduled in batch], np.int32)
-    return slots if slots.max(initial=-1) >= 0 else slots[:0]
+    has_none = all(scheduled.sequence.adapter is None for scheduled in batch)
+    return np.array([] if has_none else [scheduled.sequence.adapter_slot for scheduled in batch], np.int32)
 
 
 def _last_rows(ends: Longs, counts: Longs) -> Longs:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...wire.errors import InvalidRequest
 from ...wire.request import Adapter, Request
 from ..interface import AdapterNotRead, AdapterSlots
-from .sequence import Sequence, SequenceStatus
+from .sequence import Sequence
 
 
 class LoadedAdapters:
@@ -24,8 +24,6 @@ class LoadedAdapters:
         self._loaded: OrderedDict[str, int] = OrderedDict()  # the most recently used last
         self._refused: dict[str, str] = {}
         """What is wrong with contents, by digest."""
-        self._told: list[Sequence] = []
-        """The waiting sequences that were told their slots last."""
 
     def check(self, request: Request) -> None:
         """Raises InvalidRequest for an adapter if the model takes none."""
@@ -33,40 +31,34 @@ class LoadedAdapters:
             raise InvalidRequest(f"adapter={request.adapter.name!r}: needs max_loras of 1 or more (--max_loras 1)")
 
     def load(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> list[tuple[Sequence, InvalidRequest]]:
-        """Set the slot of each waiting sequence's adapter, -1 while it has none; the order of `waiting` decides who
-        comes first. One that still waits, but is not among them any more, has none: its slot may go to another.
+        """Load adapters of waiting sequences, as far as there are slots; the order of `waiting` decides who comes
+        first. From then on a sequence finds its own slot, while its adapter is loaded.
 
         Returns sequences whose adapters cannot be loaded, and why.
         """
         wanting = [(sequence, sequence.adapter) for sequence in waiting if sequence.adapter is not None]
-        for sequence in self._told:
-            if sequence.status is SequenceStatus.WAITING:
-                sequence.adapter_slot = -1
-        self._told = [sequence for sequence, _ in wanting]
         if not wanting:
             return []
         kept = {sequence.adapter.digest for sequence in running if sequence.adapter is not None}
         failed = []
         for sequence, adapter in wanting:
+            sequence.loaded_adapters = self._loaded
             try:
-                sequence.adapter_slot = self._slot_of(adapter, kept)
+                self._give_slot(adapter, kept)
             except InvalidRequest as error:
                 failed.append((sequence, error))
             else:
-                kept |= {adapter.digest} if sequence.adapter_slot >= 0 else set()
+                kept |= {adapter.digest} & self._loaded.keys()
         return failed
 
-    def _slot_of(self, adapter: Adapter, kept: set[str]) -> int:
-        """The adapter's slot; loads it if a slot is free of `kept` adapters, else -1."""
+    def _give_slot(self, adapter: Adapter, kept: set[str]) -> None:
+        """Note that the adapter is used; loads it if a slot is free of `kept` adapters."""
         if adapter.digest in self._refused:
             raise InvalidRequest(f"adapter {adapter.name}: {self._refused[adapter.digest]}")
         if adapter.digest in self._loaded:
             self._loaded.move_to_end(adapter.digest)
-            return self._loaded[adapter.digest]
-        slot = self._idle_slot(kept)
-        if slot >= 0:
+        elif (slot := self._idle_slot(kept)) >= 0:
             self._load(slot, adapter)
-        return slot
 
     def _idle_slot(self, kept: set[str]) -> int:
         if self._free:

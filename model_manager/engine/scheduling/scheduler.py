@@ -410,7 +410,6 @@ class Scheduler:
         sequence.num_dropped_tokens = sequence.num_computed_tokens
         self._withdraw(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.adapter_slot = -1  # until it is told again: meanwhile another may get it
         self.waiting.add(sequence, returns=True)
         self.num_preemptions += 1
 

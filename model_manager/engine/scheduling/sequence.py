@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import msgspec
 
@@ -59,12 +61,12 @@ class Sequence:
     `rank` is its place in the queue, smaller first. `overtaken` counts the sequences behind it that began to run before
     it. `has_preempted`: True once a running sequence has made way for it. A sequence with a constraint has a `guide`
     before it runs. `is_held`: True while it runs but sits out steps, until a slow constraint has gone on; all its
-    tokens are computed. `given` are output tokens of the request that were not replayed yet. `adapter_slot` is the slot
-    of its adapter, -1 without an adapter or while it is not loaded. Sequences with the same `cache_key` share blocks;
-    an empty key shares with none.
+    tokens are computed. `given` are output tokens of the request that were not replayed yet. `loaded_adapters` are the
+    slots of all loaded adapters, by digest, once its own was asked for. Sequences with the same `cache_key` share
+    blocks; an empty key shares with none.
     """
 
-    adapter_slot = -1
+    loaded_adapters: Mapping[str, int] = MappingProxyType({})
     overtaken = 0
     overtaken_before = 0
     """`overtaken` when it was promoted."""
@@ -141,6 +143,11 @@ class Sequence:
     def is_to_be_closed(self) -> bool:
         """True if its budget has cut the output, which is no answer like that."""
         return self.ending is not None and self.ending.is_cut and not self.may_be_cut
+
+    @property
+    def adapter_slot(self) -> int:
+        """The slot of its adapter, -1 without an adapter or while it is not loaded."""
+        return -1 if self.adapter is None else self.loaded_adapters.get(self.adapter.digest, -1)
 
     @property
     def lacks_adapter(self) -> bool:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,22 +91,36 @@ def test_a_sequence_that_others_pushed_back_does_not_start_in_a_slot_that_anothe
     assert "row" not in scheduler.running, "its adapter has no slot"
 
 
-@pytest.mark.parametrize("had_slot", [True, False])
-def test_a_sequence_that_was_preempted_has_no_slot_until_it_is_told_again(*, had_slot: bool) -> None:
-    driver = Driver(num_blocks=100, max_num_seqs=1)
-    loaded, scheduler = LoadedAdapters(Slots(1)), driver.scheduler
-    row = driver.add("row", 3, max_tokens=40, priority=0)
-    row.adapter = sequence("x").adapter if had_slot else None
-    loaded.load(scheduler.waiting.window, scheduler.running.values())
-    scheduler.computed(scheduler.schedule())
-    row.append(1)
-    scheduler.sampled(row)
-    assert (row.adapter_slot == 0) is had_slot
-    driver.add("urgent", 3, max_tokens=40, priority=-1)
-    loaded.load(scheduler.waiting.window, scheduler.running.values())
-    scheduler.schedule()
-    assert scheduler.running.keys() == {"urgent"}
-    assert row.adapter_slot == -1
+def test_a_preempted_sequence_goes_on_with_its_own_adapter_though_another_got_its_slot_meanwhile() -> None:
+    slots, driver = Slots(1), Driver(num_blocks=100, max_num_seqs=1)
+    loaded, scheduler = LoadedAdapters(slots), driver.scheduler
+
+    def step() -> list[str]:
+        loaded.load(scheduler.waiting.window, scheduler.running.values())
+        for each in scheduler.running.values():
+            assert each.adapter is None or slots.held[each.adapter_slot] == each.adapter.name
+        return [*driver.step()]
+
+    row = driver.add("row", 3, max_tokens=3, priority=0)
+    row.adapter = sequence("x").adapter
+    assert step() == ["row"]
+    driver.add("urgent", 3, max_tokens=2, priority=-1)
+    assert step() == ["urgent"]
+    assert row.status is SequenceStatus.WAITING
+    driver.add("other", 3, max_tokens=2, priority=-1).adapter = sequence("y").adapter
+    assert [step() for _ in range(3)] == [["urgent"], ["other"], ["other"]]
+    assert row.lacks_adapter
+    assert [step() for _ in range(2)] == [["row"]] * 2
+    assert slots.loads == ["x", "y", "x"]
+
+
+def test_a_sequence_that_has_ended_is_not_kept() -> None:
+    loaded = LoadedAdapters(Slots(1))
+    ended = sequence("a")
+    gone = weakref.ref(ended)
+    loaded.load([ended], [])
+    del ended
+    assert gone() is None
 
 
 @given(
