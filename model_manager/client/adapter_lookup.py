@@ -21,7 +21,9 @@ _TRY_AGAIN_AFTER = 30.0
 
 
 class Adapters:
-    """Adapters by name; thread-safe. Adapters are fetched one at a time; other callers wait."""
+    """Adapters by name; thread-safe. They are fetched one at a time; who names one that was found before does not wait
+    for that.
+    """
 
     def __init__(
         self,
@@ -40,13 +42,18 @@ class Adapters:
         self._failed: dict[str, tuple[str, float]] = {}
 
     def of(self, name: str) -> Adapter | None:
-        """The adapter of that name; None for an empty one. Raises InvalidRequest: it concerns this request alone."""
+        """The adapter of that name; None for an empty one. It may take long: files are read and hashed, or fetched.
+
+        Raises InvalidRequest, which concerns this request alone, and what else `find` raises.
+        """
         if not name:
             return None
         if not self._max_loras:
             raise InvalidRequest(f"adapter={shown(name)}: needs max_loras of 1 or more (--max_loras 1)")
         if len(name) > LONGEST_NAME:
             raise InvalidRequest(f"adapter of {len(name)} characters: takes at most {LONGEST_NAME}")
+        if (known := self._known(name)) is not None:
+            return known
         with self._lock:
             return self._known(name) or self._looked_for(name)
 

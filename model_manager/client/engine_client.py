@@ -17,7 +17,7 @@ from ..wire.backends import BACKENDS, Backend
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import ConfigError, InvalidRequest
 from ..wire.manager_place import manager_place
-from ..wire.request import LONGEST_NAME, Output, Pooling, Request
+from ..wire.request import LONGEST_NAME, Adapter, Output, Pooling, Request
 from ..wire.sampling import SamplingParams
 from ..wire.shared_settings import UnmetSetting
 from ..wire.status import ModelInfo
@@ -53,6 +53,7 @@ class EngineClient:
         manager_command: Sequence[str] = MANAGER_COMMAND,
         abandoned: threading.Event | None = None,
         traces: Traces | None = None,
+        adapters: Adapters | None = None,
     ) -> Self:
         """A client whose model is loaded; starts the manager and the engine if need be. A manager at a TCP address is
         not started here: it finds the model by its name, and the client only the tokenizer.
@@ -60,7 +61,8 @@ class EngineClient:
         `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
         tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted. `traces` is where
-        spans of requests go, below the span that is current where they are submitted.
+        spans of requests go, below the span that is current where they are submitted. `adapters` is a look-up that the
+        caller has used already, so that nothing is hashed again.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder or the key file is not safe, or for a `chat` that the model has no template
         for.
@@ -81,7 +83,7 @@ class EngineClient:
         except BaseException:
             session.close()
             raise
-        model, adapters = config.model, access.adapters
+        adapters, model = adapters or access.adapters, config.model
         return cls(session, backend, encoding, adapters, tokenizer=tokenizer, model=model, job=job, traces=traces)
 
     def __init__(
@@ -148,6 +150,14 @@ class EngineClient:
         """
         return self._encoding.fields(prompt, self.info, room=room)["prompt_token_ids"] or prompt
 
+    def find_adapter(self, name: str) -> Adapter | None:
+        """The LoRA adapter of that name, for `submit` and `embed`; None for an empty one. It may take long: its files
+        are read, and hashed if they have changed, or fetched, or the manager at a TCP address is asked.
+
+        Raises InvalidRequest if there is none, ManagerUnavailable.
+        """
+        return self._adapters.of(name)
+
     def submit(
         self,
         prompt: PromptContent,
@@ -158,6 +168,7 @@ class EngineClient:
         on_delta: OnDelta | None = None,
         may_be_cut: bool = False,
         may_wait: bool = True,
+        adapter: Adapter | None = None,
     ) -> Future[Output]:
         """A future of the prompt's answer; waits for a credit, and returns once the request is on its way.
 
@@ -172,18 +183,22 @@ class EngineClient:
 
         `may_be_cut`: an output that `max_tokens` cuts before it meets its constraint is an answer, with `is_cut`.
 
-        `may_wait=False`: raises WouldWait where no credit is free, where n > 1, and where requests are traced. The
-        request waits in a queue until `flush_at_once` sends all that are there in one message.
+        `may_wait=False`: raises WouldWait where no credit is free, where n > 1, where an adapter is to be looked up,
+        and where requests are traced. The request waits in a queue until `flush_at_once` sends all that are there in
+        one message.
+
+        `adapter`: what `find_adapter` gives for `params.adapter`; by default it is looked up here.
         """
         if params.n > 1 and not may_wait:
             raise WouldWait
         self._backend.check_params(params)
+        adapter = adapter or self._looked_up(params, may_wait=may_wait)
         fields = self._encoding.fields(prompt, self.info, room=1)
         request = Request(
             callers_id(request_id),
             params=params,
             job=self._job if job is None else job,
-            adapter=self._adapters.of(params.adapter),
+            adapter=adapter,
             stream=on_delta is not None,
             may_be_cut=may_be_cut,
             **fields,
@@ -236,10 +251,12 @@ class EngineClient:
         pooling: Pooling = "last",
         normalize: bool = True,
         may_wait: bool = True,
+        adapter: Adapter | None = None,
     ) -> Future[Output]:
-        """A future of the prompt's vector; otherwise as `score`, and `may_wait` as for `submit`."""
+        """A future of the prompt's vector; otherwise as `score`; `may_wait` and `adapter` as for `submit`."""
         params = params.unsampled()
         self._backend.check_params(params)
+        adapter = adapter or self._looked_up(params, may_wait=may_wait)
         fields = self._encoding.fields(prompt, self.info)
         send = self._send if may_wait else self._send_at_once
         return send(
@@ -250,11 +267,16 @@ class EngineClient:
                 task="embed",
                 pooling=pooling,
                 normalize=normalize,
-                adapter=self._adapters.of(params.adapter),
+                adapter=adapter,
                 **fields,
             ),
             None,
         )
+
+    def _looked_up(self, params: SamplingParams, *, may_wait: bool) -> Adapter | None:
+        if params.adapter and not may_wait:
+            raise WouldWait
+        return self._adapters.of(params.adapter)
 
     def flush_at_once(self) -> None:
         """Send what was submitted with `may_wait=False`; another thread sends what the manager does not take now."""

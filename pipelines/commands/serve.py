@@ -28,9 +28,10 @@ from ..flags.shared_flags import add_engine, add_logging, add_manager, add_model
 from ..flags.trace_flags import add_traces, read_traces
 from ..job.logs import logs_at, tell
 from ..runners.die_with_parent import with_this_process
-from .served_adapters import adapters_of, allow_adapters, check_remote
+from .served_adapters import adapters_of, allow_adapters, found_here, found_there
 
 if TYPE_CHECKING:
+    from millrace.model_manager.client.adapter_lookup import Adapters
     from millrace.model_manager.client.engine_client import EngineClient
     from millrace.serving.http.observers import Observer
     from millrace.serving.requests.opening_client import Opener
@@ -55,9 +56,10 @@ def _serve(arguments: Sequence[str]) -> int:
     place.check()
     adapters = adapters_of(settings, model, place)
     traces = read_traces(flags)
+    found = found_here(adapters, model, place)
     start_manager(place, model, manager)
     served = partial(_served, settings, model, manager, job_of(flags, names), adapters)
-    _run(flags, settings, served, partial(_open, model, manager, traces, adapters), traces)
+    _run(flags, settings, served, partial(_open, model, manager, traces, adapters, found), traces)
     return 0
 
 
@@ -109,14 +111,19 @@ def _open(
     manager: ManagerConfig,
     traces: Traces | None,
     adapters: Mapping[str, str],
+    found: Adapters | None,
     abandoned: threading.Event,
 ) -> EngineClient:
-    """A client for prompts as they are: a chat template is for conversations alone."""
+    """A client for prompts as they are: a chat template is for conversations alone. `found`: the look-up that has
+    found the adapters, unless the manager is to find them.
+    """
     from millrace.model_manager.client import EngineClient
 
-    check_remote(adapters, model, manager_place(manager))
+    found = found or found_there(adapters, model, manager_place(manager))
     job = f"serve, {socket.gethostname()}, pid {os.getpid()}"  # a container's own pids are the same in each
-    return EngineClient.open(model, manager=manager, job=job, chat=False, abandoned=abandoned, traces=traces)
+    return EngineClient.open(
+        model, manager=manager, job=job, chat=False, abandoned=abandoned, traces=traces, adapters=found
+    )
 
 
 def serve_parser() -> tuple[FlagParser, dict[str, list[str]]]:

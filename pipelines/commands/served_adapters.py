@@ -1,4 +1,4 @@
-"""`millrace serve --adapters NAME=PATH …`: LoRA adapters that requests may name, checked before the server listens."""
+"""`millrace serve --adapters NAME=PATH …`: LoRA adapters that requests may name, found before the model is opened."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def allow_adapters(flags: argparse.Namespace, settings: ServeConfig) -> None:
 
 
 def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) -> dict[str, str]:
-    """Their paths by their names; folders of this machine are absolute, since jobs of batches run elsewhere.
+    """Their paths by their names; folders of this machine are absolute, since jobs of batches run elsewhere. Reads no
+    file of theirs.
 
-    Raises ConfigError for names or a number that do not fit the model, and for files that are not on this machine
-    though its manager reads them here.
+    Raises ConfigError for names or a number that do not fit the model.
     """
     is_remote = isinstance(place, TcpManager)  # which reads paths on its own machine
     found = {name: path if is_remote else _absolute(path) for name, path in settings.adapter_paths.items()}
@@ -41,23 +41,29 @@ def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) 
         )
     if found:
         check_engine_flags(model, "generate", SamplingParams(adapter=next(iter(found.values()))))
-    if not is_remote:
-        _check_found(found, Adapters(model.max_loras))
     return found
 
 
-def check_remote(adapters: Mapping[str, str], model: ModelConfig, place: ManagerPlace) -> None:
-    """Raises ConfigError for an adapter that a manager elsewhere does not find, ManagerUnavailable if it is away."""
-    if adapters and isinstance(place, TcpManager):
-        _check_found(adapters, remote_adapters(place, model.max_loras))
+def found_here(adapters: Mapping[str, str], model: ModelConfig, place: ManagerPlace) -> Adapters | None:
+    """The look-up that has found them all; None with a manager elsewhere, which looks in its own files.
+
+    Raises ConfigError for an adapter that is not found.
+    """
+    return None if isinstance(place, TcpManager) else _found(adapters, Adapters(model.max_loras))
 
 
-def _check_found(adapters: Mapping[str, str], lookup: Adapters) -> None:
+def found_there(adapters: Mapping[str, str], model: ModelConfig, place: ManagerPlace) -> Adapters | None:
+    """The same with a manager elsewhere, None with one of this machine; raises ManagerUnavailable too if it is away."""
+    return _found(adapters, remote_adapters(place, model.max_loras)) if isinstance(place, TcpManager) else None
+
+
+def _found(adapters: Mapping[str, str], lookup: Adapters) -> Adapters:
     for name, path in adapters.items():
         try:
             lookup.of(path)
         except InvalidRequest as error:
             raise ConfigError(f"--adapters {name}={path}: {str(error).removeprefix(f'adapter {path}: ')}") from None
+    return lookup
 
 
 def _absolute(path: str) -> str:

@@ -119,4 +119,4 @@ class Desk:
 
     def written(self, question: Question) -> Written:
         """What a question submits, noted."""
-        return cast(Written, question.ask(self._client, "", None, True))
+        return cast(Written, question.ask(self._client, "", None, None, True))

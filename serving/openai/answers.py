@@ -11,7 +11,7 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.openai_answers import logprobs_of, usage
-from millrace.model_manager.wire.request import Output
+from millrace.model_manager.wire.request import Adapter, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..requests.exchanges import AnswerPart, End, Question
@@ -22,12 +22,13 @@ from .bodies import GenerationBody, StreamOptions
 def question(prompt: PromptContent, params: SamplingParams) -> Question:
     """A prompt to be completed. What `max_tokens` cuts is an answer, with the text so far, as OpenAI has it."""
 
-    def ask(client: EngineClient, request_id: str, on_delta: Any, may_wait: bool) -> Any:
-        more = {"on_delta": on_delta, "may_be_cut": True, "may_wait": may_wait}
+    def ask(client: EngineClient, request_id: str, on_delta: Any, adapter: Adapter | None, may_wait: bool) -> Any:
+        more = {"on_delta": on_delta, "may_be_cut": True, "adapter": adapter, "may_wait": may_wait}
         return client.submit(prompt, params, request_id=request_id, **more)
 
     is_counted = isinstance(prompt, list) and isinstance(prompt[0], int)
-    return Question(ask, params.priority, params.n, params.constraint, len(prompt) if is_counted else 0)
+    prompt_tokens = len(prompt) if is_counted else 0
+    return Question(ask, params.priority, params.n, params.constraint, prompt_tokens, params.adapter)
 
 
 class RouteAnswer(ABC):

@@ -11,6 +11,7 @@ from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.request import Adapter
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..requests.exchanges import End, Question
@@ -40,10 +41,10 @@ def embedding(fields: Mapping[str, Any], service: Service) -> EmbeddingAnswer:
 
 
 def _question(prompt: PromptContent, params: SamplingParams) -> Question:
-    def ask(client: EngineClient, request_id: str, _on_delta: Any, may_wait: bool) -> Any:
-        return client.embed(prompt, params, request_id=request_id, may_wait=may_wait)
+    def ask(client: EngineClient, request_id: str, _on_delta: Any, adapter: Adapter | None, may_wait: bool) -> Any:
+        return client.embed(prompt, params, request_id=request_id, adapter=adapter, may_wait=may_wait)
 
-    return Question(ask, params.priority)
+    return Question(ask, params.priority, adapter=params.adapter)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The way of a request for an answer of the model: read, prepare, ask, reply. Whatever happens, it gets one answer.
 
-body ─► prepare (on another thread) ─► Exchange.ask ─► whole answer, or parts as they come ─► HttpReply
+body ─► prepare, find its adapter (on other threads) ─► Exchange.ask ─► whole answer, or parts as they come ─► HttpReply
 """
 
 from __future__ import annotations
@@ -192,13 +192,15 @@ class ModelEndpoint(Endpoint):
     async def handle(self, body: Incoming, reply: HttpReply, observed: Observed) -> None:
         """See Endpoint. Whatever ends it, nothing of it is left in the engine."""
         answer = await self.made(body, self._prepare)
-        for question in answer.questions[:1]:  # all have the same constraint
+        adapter = None
+        for question in answer.questions[:1]:  # all have the same constraint and adapter
             await self._service.check_constraint(question.constraint, body.client)
+            adapter = await self._service.adapters.find(question.adapter)
         reply.headers |= answer.ignored
         exchange = Exchange(self._service, body.client)
         self._service.running.add(exchange)
         try:
-            exchange.ask(answer.questions, stream=answer.is_stream)
+            exchange.ask(answer.questions, stream=answer.is_stream, adapter=adapter)
             observed.stream = answer.is_stream
             ends = await (self._parts if answer.is_stream else self._whole)(answer, exchange, reply, observed)
         finally:

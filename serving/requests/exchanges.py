@@ -14,7 +14,7 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import MillraceError, RequestAborted
-from millrace.model_manager.wire.request import Output
+from millrace.model_manager.wire.request import Adapter, Output
 
 from ..http.errors import HttpError
 from .names import new_name
@@ -28,8 +28,10 @@ _PER_LOGPROB = 64
 _AT_ONCE = 16
 """Most questions of a request that are sent from the event loop, each in less than a tenth of a millisecond."""
 
-Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None, bool], "Future[Output]"]
-"""Submits a question under an id; the callback, if there is one, gets its deltas. The last argument: may it wait."""
+Asker = Callable[[EngineClient, str, Callable[[Delta], None] | None, Adapter | None, bool], "Future[Output]"]
+"""Submits a question under an id, with its adapter; the callback, if there is one, gets its deltas. The last argument:
+may it wait.
+"""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -41,6 +43,8 @@ class Question(msgspec.Struct, frozen=True):
     constraint: Constraint | None = None
     prompt_tokens: int = 0
     """Tokens of the prompt, 0 where the engine has the tokenizer."""
+    adapter: str = ""
+    """Path of the LoRA adapter; empty for the model alone."""
 
 
 class AnswerPart(msgspec.Struct, frozen=True):
@@ -82,8 +86,8 @@ class Exchange:
         """Whether more is to come."""
         return bool(self._asked or self._events)
 
-    def ask(self, questions: list[Question], *, stream: bool) -> None:
-        """Submit all; returns at once.
+    def ask(self, questions: list[Question], *, stream: bool, adapter: Adapter | None = None) -> None:
+        """Submit all, with the adapter that was found for them; returns at once.
 
         Raises EngineError while no model is loaded, and HttpError (400) for more answers than the server gives at once.
         """
@@ -99,7 +103,7 @@ class Exchange:
             on_delta = partial(self._service.crossing.call, partial(self._piece, index)) if stream else None
             submission = self._service.submitter.put(
                 question.priority,
-                partial(question.ask, client, request_id, on_delta),
+                partial(question.ask, client, request_id, on_delta, adapter),
                 partial(self._sent, index),
                 client=self._client,
                 count=question.count,

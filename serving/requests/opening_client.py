@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import EngineError, ManagerUnavailable, MillraceError
+from millrace.model_manager.wire.request import Adapter
 
 _PAUSE = 1.0
 """Seconds between two tries to reach a manager."""
@@ -51,6 +52,10 @@ class OpeningClient:
     def is_ready(self) -> bool:
         """Whether the model is loaded."""
         return self.opened.done() and self.opened.exception() is None
+
+    def find_adapter(self, name: str) -> Adapter | None:
+        """See EngineClient; raises EngineError while there is no client."""
+        return self.client.find_adapter(name)
 
     def cancel(self, request_id: str) -> None:
         """End a request, if there is a client that knows it."""

@@ -26,6 +26,7 @@ from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
 from ..window.latest_requests import RecentRequests
 from ..window.watching import Watching
+from .adapter_lookups import AdapterLookups
 from .constraint_checks import ConstraintChecks
 from .opening_client import OpeningClient
 from .submitting import Crossing, Submitter
@@ -98,6 +99,7 @@ class Service:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
         self._places = Places(_THREADS)
         self.constraints = ConstraintChecks()
+        self.adapters = AdapterLookups(engine.find_adapter, self.crossing)
         self._inflight: Counter[Hashable] = Counter()
         self.running: set[Abortable] = set()
         """What `abort` ends."""
@@ -168,11 +170,13 @@ class Service:
 
     def abort(self) -> None:
         """End all that runs; the clients are told."""
+        self.adapters.abort()
         for exchange in self.running:
             exchange.abort()
 
     def close(self) -> None:
         """Cancel what runs and let go of the model."""
+        self.adapters.close()
         self.engine.close()
         self.submitter.close()
         self._pool.shutdown(wait=True, cancel_futures=True)

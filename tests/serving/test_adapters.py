@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +17,19 @@ from transformers import LlamaForCausalLM
 
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.store import resolve
+from millrace.model_manager.store.contents import ADAPTER_WEIGHTS
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.commands.job_commands import generate
 from tests.json_lines import rows_of
+from tests.leased_files import leased
 from tests.model_manager.engine import adapters_made_here
 from tests.serving.servers import MODEL, Server, fake_server, running
 from tests.waiting import eventually
 
 TEXT = "The capital of Peru"
 HELLO = [{"role": "user", "content": TEXT}]
+LEASE = float(Path("/proc/sys/fs/lease-break-time").read_text())
+"""Seconds for which the kernel lets others wait for a lease's holder."""
 LETTERS = "[a-z ]{12}"
 """Text Generation Inference has no min_tokens, and the model ends its answer at once."""
 GREEDY = {"temperature": 0, "max_tokens": 8, "min_tokens": 8}
@@ -190,6 +197,59 @@ def test_adapters_that_cannot_be_served_are_told_at_the_start(
     backend = [] if "--backend" in more else ["--backend", "fake"]
     assert dispatch(["serve", "--port", "0", *backend, *more, "--adapters", *pairs]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"millrace: {told.replace('{}', str(folder))}")
+
+
+@pytest.fixture
+def changing(tmp_path: Path, paths: dict[str, Path]) -> Iterator[tuple[Server, Path]]:
+    """A server that has not been asked yet, and the weights of its only adapter, which the test may write."""
+    folder = shutil.copytree(paths["spam"], tmp_path / "spam")
+    with fake_server(tmp_path / "rt", *flags_of({"spam": folder}), "--shutdown_timeout", "1") as started:
+        yield started, folder / ADAPTER_WEIGHTS
+
+
+def test_the_first_request_of_an_adapter_reads_no_file_again(changing: tuple[Server, Path]) -> None:
+    server, weights = changing
+    with leased(weights) as lease:
+        answers = {ask.__name__: ask(server, "spam") for ask in (completed, chatted, embedded)}
+        assert not lease.is_wanted()
+    assert {ask.__name__: ask(server, "spam") for ask in (completed, chatted, embedded)} == answers
+
+
+def test_while_an_adapter_is_looked_up_other_requests_are_answered(
+    changing: tuple[Server, Path], paths: dict[str, Path]
+) -> None:
+    server, weights = changing
+    before = {name: completed(server, name) for name in (MODEL, "spam")}
+    shutil.copyfile(paths["sums"] / ADAPTER_WEIGHTS, weights)
+    within = LEASE / 2  # after the lease the look-up goes on, and so do those that wait for it
+    with ThreadPoolExecutor(2) as beside, leased(weights) as lease:
+        looked_up = beside.submit(completed, server, "spam")
+        eventually(lease.is_wanted, "the look-up")
+        chatted_meanwhile = beside.submit(chatted, server, "spam")
+        asked = {"prompt": TEXT, "model": MODEL, **GREEDY}
+        plain = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=within)
+        assert plain.json()["choices"][0]["text"] == before[MODEL]
+        assert httpx.get(f"{server.url}/health", timeout=within).status_code == 200
+        assert not looked_up.done()
+        assert not chatted_meanwhile.done()
+        lease.end()
+        assert looked_up.result() not in before.values()
+        assert chatted_meanwhile.result()
+    assert completed(server, "spam") == looked_up.result()
+
+
+def test_a_server_ends_though_an_adapter_is_still_looked_up_and_who_waits_is_told(
+    changing: tuple[Server, Path],
+) -> None:
+    server, weights = changing
+    os.utime(weights)
+    with ThreadPoolExecutor(1) as beside, leased(weights) as lease:
+        asked = beside.submit(server.post, "/v1/completions", {"prompt": TEXT, "model": "spam"})
+        eventually(lease.is_wanted, "the look-up")
+        server.process.terminate()
+        told = asked.result()
+        assert (told.status_code, told.json()["error"]["message"]) == (503, "the server ends")
+        assert server.ended() == 0
 
 
 def test_answers_are_those_of_a_job_whose_rows_name_the_adapters(

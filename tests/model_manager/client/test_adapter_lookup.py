@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,26 @@ def test_files_are_hashed_once_until_they_change(folder: Path) -> None:
     assert second is not None
     assert second.digest == digest_of(b'{"r": 8}', EMPTY)
     assert finder.calls == 2
+
+
+def test_who_names_a_known_adapter_does_not_wait_for_another_that_is_fetched(folder: Path) -> None:
+    is_fetching, may_go_on = threading.Event(), threading.Event()
+
+    def find(name: str) -> Adapter:
+        if name == "org/slow":
+            is_fetching.set()
+            assert may_go_on.wait(60)
+        return find_adapter(str(folder))
+
+    adapters = Adapters(2, find)
+    known = adapters.of(str(folder))
+    with ThreadPoolExecutor(1) as beside:
+        slow = beside.submit(adapters.of, "org/slow")
+        assert is_fetching.wait(60)
+        assert adapters.of(str(folder)) == known
+        assert not slow.done()
+        may_go_on.set()
+        assert slow.result() is not None
 
 
 def test_what_is_not_there_is_not_looked_for_again_at_once(folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.client.session import WouldWait
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelNotFound, PromptTooLong, RequestAborted
 from millrace.model_manager.wire.request import FinishReason, Output, Pooling, Request
@@ -276,6 +277,27 @@ def test_no_more_is_outstanding_than_the_engine_can_hold_and_look_ahead(
         outstanding.append(machine.model_status().outstanding)  # an answer's credit is free before its future is done
     assert max(outstanding) <= 8
     assert all(future.result(PATIENCE) for future in futures)
+
+
+def test_who_may_not_wait_brings_the_adapter_that_was_found(machine: Machine) -> None:
+    folder = machine.folder / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    client = machine.open(max_loras=1)
+    params = SamplingParams(max_tokens=3, adapter=str(folder))
+    with pytest.raises(WouldWait):
+        client.submit([ANSWER, 3, 1], params, request_id="a", may_wait=False)
+    with pytest.raises(WouldWait):
+        client.embed([ANSWER, 3, 1], params, request_id="a", may_wait=False)
+    found = client.find_adapter(str(folder))
+    assert found is not None
+    assert client.submit([ANSWER, 3, 1], SHORT, request_id="first").result(PATIENCE), "there are credits"
+    (folder / "adapter_config.json").unlink()  # nothing is read any more
+    future = client.submit([ANSWER, 3, 1], params, request_id="a", may_wait=False, adapter=found)
+    client.flush_at_once()
+    assert future.result(PATIENCE).token_ids == answer([ANSWER, 3, 1], 3)
+    assert client.find_adapter("") is None
 
 
 def test_many_threads_may_submit(stand_in: Machine) -> None:
