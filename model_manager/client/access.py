@@ -5,7 +5,7 @@ The two differ in who starts the manager, and in whose file system names of mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +44,16 @@ def access_to(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig,
     )
 
 
-def start_manager(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig) -> None:
-    """Have this machine's manager started, if there is none, for a model that is opened soon; returns at once."""
-    if isinstance(place, RuntimeDir):
-        _election(place, config, settings, MANAGER_COMMAND).prepare()
+def start_manager(place: ManagerPlace, config: ModelConfig, settings: ManagerConfig) -> Callable[[], None]:
+    """Have this machine's manager started, if there is none, for a model that is opened soon; returns at once.
+
+    Returns what ends that manager again, if no model is opened (Election.abandon).
+    """
+    if not isinstance(place, RuntimeDir):
+        return lambda: None
+    election = _election(place, config, settings, MANAGER_COMMAND)
+    election.prepare()
+    return election.abandon
 
 
 def _here(place: RuntimeDir, config: ModelConfig, settings: ManagerConfig, command: Sequence[str]) -> Access:

@@ -20,9 +20,10 @@ import msgspec
 
 from ..wire.config import ManagerConfig
 from ..wire.errors import ManagerUnavailable, MillraceError, signal_name
-from ..wire.messages import ManagerToClient
+from ..wire.messages import GetStatus, ManagerToClient, Status
 from ..wire.runtime import RuntimeDir
 from ..wire.transport import Connection
+from .observing import ask
 
 MANAGER_COMMAND = ("-P", "-m", "millrace.model_manager.manager.process")
 """Arguments of the Python interpreter; -P keeps the current folder's files from standing in for modules."""
@@ -30,6 +31,8 @@ START_WITHIN = 60.0
 """Seconds for a manager to be there, on a machine that may be very busy."""
 _STARTS = 5
 """Managers that one client starts, at most, where each is killed while it starts."""
+_END_WITHIN = 15.0
+"""Seconds for a manager that nobody needs to end, before it is killed."""
 _POLL = 0.02
 _LOG_TAIL = 2000
 _SIGKILL_MEANS = (
@@ -54,14 +57,41 @@ class Election:
         self._forks_soon = ["--forks_soon"] if forks_soon else []
         self._settings = settings
         self._command = command
+        self._manager: subprocess.Popen[bytes] | None = None
+        """The manager that it has started last."""
+        self._preparing = threading.Thread(target=self._prepare, name="millrace-start", daemon=True)
+        self._abandoned = threading.Event()
 
     def prepare(self) -> None:
         """Have the manager started on a thread, beside other work; who connects is told what fails."""
-        threading.Thread(target=self._prepare, name="millrace-start", daemon=True).start()
+        self._preparing.start()
+
+    def abandon(self) -> None:
+        """End the manager that `prepare` has started, unless it has models: another client needs it, or soon may.
+        Returns once it is gone. If another process has started it, it stays.
+        """
+        self._abandoned.set()
+        self._preparing.join()
+        if self._manager is None or self._manager.poll() is not None or self._has_models():
+            return
+        self._manager.terminate()
+        try:
+            self._manager.wait(_END_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._manager.kill()
+            self._manager.wait()
+        self._runtime.sweep()
 
     def _prepare(self) -> None:
         with contextlib.suppress(MillraceError, OSError):
-            self.connect(threading.Event()).close()
+            self.connect(self._abandoned).close()
+
+    def _has_models(self) -> bool:
+        try:
+            status = ask(self._runtime, GetStatus(), Status, START_WITHIN)
+        except ManagerUnavailable:  # it is busy
+            return True
+        return status is not None and bool(status.models)
 
     def connect(self, give_up: threading.Event, within: float = START_WITHIN) -> Connection[ManagerToClient]:
         """A connection to the manager, started if need be.
@@ -92,7 +122,7 @@ class Election:
         if lock is None:
             return None
         try:
-            manager = self._start(lock)
+            manager = self._manager = self._start(lock)
         finally:
             os.close(lock)  # the manager has it now
         while not self._listens() and not give_up.is_set() and time.monotonic() < deadline:

@@ -56,10 +56,14 @@ def _serve(arguments: Sequence[str]) -> int:
     place.check()
     adapters = adapters_of(settings, model, place)
     traces = read_traces(flags)
-    found = found_here(adapters, model, place)
-    start_manager(place, model, manager)
-    served = partial(_served, settings, model, manager, job_of(flags, names), adapters)
-    _run(flags, settings, served, partial(_open, model, manager, traces, adapters, found), traces)
+    end_unused_manager = start_manager(place, model, manager)
+    try:
+        found = found_here(adapters, model, place)
+        served = partial(_served, settings, model, manager, job_of(flags, names), adapters)
+        _run(flags, settings, served, partial(_open, model, manager, traces, adapters, found), traces)
+    except BaseException:
+        end_unused_manager()
+        raise
     return 0
 
 

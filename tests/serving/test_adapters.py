@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,11 +20,13 @@ from transformers import LlamaForCausalLM
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.contents import ADAPTER_WEIGHTS
+from millrace.model_manager.wire.config import ModelConfig
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.commands.job_commands import generate
 from tests.json_lines import rows_of
 from tests.leased_files import leased
 from tests.model_manager.engine import adapters_made_here
+from tests.runtime_folders import model_loaded, processes_of, status_of
 from tests.serving.servers import MODEL, Server, fake_server, running
 from tests.waiting import eventually
 
@@ -197,6 +201,46 @@ def test_adapters_that_cannot_be_served_are_told_at_the_start(
     backend = [] if "--backend" in more else ["--backend", "fake"]
     assert dispatch(["serve", "--port", "0", *backend, *more, "--adapters", *pairs]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"millrace: {told.replace('{}', str(folder))}")
+
+
+def test_the_manager_starts_while_adapters_are_looked_up_and_goes_when_one_is_refused(
+    tmp_path: Path, paths: dict[str, Path]
+) -> None:
+    runtime, folder = tmp_path / "rt", shutil.copytree(paths["spam"], tmp_path / "spam")
+    command = [sys.executable, "-m", "millrace", "serve", "--port", "0", "--backend", "fake", *flags_of({"a": folder})]
+    environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime)}
+    with (
+        leased(folder / ADAPTER_WEIGHTS) as lease,
+        subprocess.Popen([*command, "--linger", "600"], stderr=subprocess.PIPE, text=True, env=environment) as process,
+    ):
+        try:
+            eventually(lambda: status_of(runtime), "the manager")
+            assert process.poll() is None
+            lease.truncate(1)
+            lease.end()
+            _, told = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 2
+    assert told.startswith(f"millrace: --adapters a={folder}: ")
+    assert len(told.splitlines()) == 1
+    assert not runtime.exists()
+    assert not [*processes_of(runtime)]
+
+
+def test_a_refused_adapter_leaves_the_manager_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = tmp_path / "rt"
+    with model_loaded(runtime, ModelConfig(model=MODEL, backend="fake")):
+        manager = status_of(runtime)
+        assert manager is not None
+        monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(runtime))
+        assert dispatch(["serve", "--port", "0", "--backend", "fake", "--adapters", "a=nosuch"]) == 2
+        assert "--adapters a=nosuch: no such folder" in capsys.readouterr().err
+        found = status_of(runtime)
+        assert found is not None
+        assert (found.pid, len(found.models)) == (manager.pid, 1)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.client.election import Election
+from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import ManagerConfig
 from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.runtime import RuntimeDir
-from tests.model_manager.manager.machine import PATIENCE, Machine, kill
+from millrace.model_manager.wire.sampling import SamplingParams
+from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, kill
+from tests.model_manager.manager.stand_in_engine import ANSWER
 from tests.waiting import eventually
 
 _WAITS_AT_FIRST = """
@@ -57,3 +61,37 @@ def test_a_manager_that_fails_is_told_of_at_once_and_one_that_is_killed_after_so
         election.connect(threading.Event(), within=PATIENCE)
     assert len((tmp_path / "starts").read_text()) == starts
     assert not (tmp_path / "run").exists(), "swept"
+
+
+def test_a_manager_that_was_started_ahead_and_is_not_needed_is_ended_whether_it_listens_or_not(
+    machine: Machine, tmp_path: Path
+) -> None:
+    started, runtime = tmp_path / "started", RuntimeDir(machine.runtime)
+    never_listens = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(3600)"
+    patient = SETTINGS.parse({"linger": 600.0})
+    for command, is_there in ((("-c", never_listens), started.exists), (MANAGER, lambda: bool(machine.processes()))):
+        election = Election(runtime, patient, command)
+        election.prepare()
+        eventually(is_there, "a manager")
+        election.abandon()
+        assert not machine.processes()
+        assert not machine.runtime.exists()
+
+
+def test_a_manager_that_was_started_ahead_and_has_a_model_of_another_client_stays(machine: Machine) -> None:
+    election = Election(RuntimeDir(machine.runtime), SETTINGS.parse({"linger": 600.0}), MANAGER)
+    election.prepare()
+    eventually(RuntimeDir(machine.runtime).socket.exists, "a manager")
+    client = machine.open()
+    election.abandon()
+    assert client.submit([ANSWER, 3, 1], SamplingParams(max_tokens=3), request_id="a").result(PATIENCE).token_ids
+    stop_models(machine.runtime)
+
+
+def test_a_manager_that_another_process_started_is_left_alone(machine: Machine) -> None:
+    first, second = (Election(RuntimeDir(machine.runtime), SETTINGS.parse({"linger": 600.0}), MANAGER) for _ in "12")
+    with contextlib.closing(first.connect(threading.Event())):
+        second.prepare()
+        second.abandon()
+        assert machine.status().pid
+    stop_models(machine.runtime)
