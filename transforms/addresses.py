@@ -21,7 +21,7 @@ import msgspec
 from millrace.model_manager.wire.errors import ConfigError
 
 from .files.file_systems import check_scheme
-from .files.object_stores import is_local
+from .files.object_stores import scheme_of
 
 _WATCH, _KAFKA, _PUBSUB = "watch:", "kafka:", "pubsub:"
 
@@ -51,7 +51,12 @@ class Files(msgspec.Struct, frozen=True):
     @property
     def is_local(self) -> bool:
         """Whether the path has no scheme such as `gs://`."""
-        return is_local(self.path)
+        return self.scheme is None
+
+    @property
+    def scheme(self) -> str | None:
+        """`gs` of `gs://bucket/file`; None for a path of this machine."""
+        return scheme_of(self.path)
 
     def absolute(self) -> Self:
         """The same files for a process that starts in another folder."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from ..store.sources import may_be_remote
+
 AT_ONCE = 2
 """Searches for one address that run at once; of names that may be fetched as many again. The others wait."""
 Found = TypeVar("Found")
@@ -33,7 +35,7 @@ class Searches:
         is_wanted: Callable[[], bool],
     ) -> None:
         """Search for `names`, for a client at `host`; `found` gets the result. `is_wanted` is asked first."""
-        kind = host, any(map(_may_be_fetched, filter(None, names)))
+        kind = host, any(map(may_be_remote, filter(None, names)))
         turns = self._turns.setdefault(kind, asyncio.Semaphore(AT_ONCE))
         task = asyncio.create_task(_in_turn(turns, search, found, is_wanted))
         self._tasks.add(task)
@@ -60,8 +62,3 @@ def _on_thread(search: Callable[[], Found]) -> Future[Found]:
 
     threading.Thread(target=run, name="search", daemon=True).start()
     return result
-
-
-def _may_be_fetched(name: str) -> bool:
-    """Whether a model may have to be fetched. Only its name's form is read, since looking at files may take long."""
-    return "/" in name and not name.startswith(("/", ".", "~"))

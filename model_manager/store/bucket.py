@@ -20,8 +20,8 @@ from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-unty
 
 from ..wire.errors import ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 from .contents import WANTED, is_wanted
-from .kinds_of_names import bucket_and_name
 from .snapshots import RemoteFile, snapshot
+from .sources import Bucket
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FIELDS = "items(name,size,generation,crc32c,contentEncoding),nextPageToken"
@@ -32,14 +32,14 @@ _RETRY = DEFAULT_RETRY
 """Retries for two minutes, with growing pauses."""
 
 
-def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path:
-    """The local copy of gs://bucket/folder under `cache_dir`: `wanted` files directly in that folder, no deeper.
+def fetch(source: Bucket, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path:
+    """The local copy of a bucket's folder under `cache_dir`: `wanted` files directly in that folder, no deeper.
 
     Fetched once a machine, and again only when an object there has changed. Raises ModelNotFound for no such bucket or
     nothing in the folder, ModelCorrupt for bytes that do not match their checksum, ModelUnsupported for objects stored
     compressed, ModelError where credentials are missing or do not suffice.
     """
-    bucket_name, prefix = _parse(address)
+    bucket_name, prefix = _checked(source)
     try:
         with _explained(prefix or bucket_name), closing(storage.Client()) as client:
             bucket = client.bucket(bucket_name)
@@ -47,14 +47,14 @@ def fetch(address: str, cache_dir: Path, wanted: Sequence[str] = WANTED) -> Path
             home = cache_dir / "gs" / bucket_name / _folder_name(prefix)
             return snapshot(home, files, partial(_download, bucket, prefix))
     except ModelError as error:
-        raise type(error)(f"--model {address}: {error}") from error.__cause__
+        raise type(error)(f"--model {source.name}: {error}") from error.__cause__
 
 
-def _parse(address: str) -> tuple[str, str]:
+def _checked(source: Bucket) -> tuple[str, str]:
     """Bucket and prefix; the prefix is empty or ends with a slash."""
-    bucket, folder = bucket_and_name(address)
+    bucket, folder = source.bucket_and_prefix
     if not _BUCKET_NAME.fullmatch(bucket):
-        raise ModelNotFound(f"--model {address}: {bucket!r} is no bucket's name; takes gs://bucket/folder")
+        raise ModelNotFound(f"--model {source.name}: {bucket!r} is no bucket's name; takes gs://bucket/folder")
     folder = folder.strip("/")
     return bucket, f"{folder}/" if folder else ""
 

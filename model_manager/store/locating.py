@@ -14,10 +14,10 @@ from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from ..wire.errors import ModelCorrupt, ModelError
 from .contents import TOKENIZER_FILES, is_wanted
-from .gguf import check_files, is_gguf
-from .kinds_of_names import is_hub_name
+from .gguf import check_files
 from .resolving import resolve, resolve_tokenizer
 from .revisions import revision_of
+from .sources import HubRepo, LocalPath, source_of
 
 _NOT_TOKENIZERS = ("config.json", "generation_config.json")
 
@@ -44,7 +44,7 @@ def located_tokenizer(config: ModelConfig) -> tuple[ModelConfig, Path]:
     except ModelError as error:
         needs = "a client of a manager at tcp:// reads the tokenizer by the model's name, and finds none here"
         raise type(error)(f"{error} ({needs})") from None
-    revision = revision_of(config.model, folder) if is_hub_name(config.model) else config.revision
+    revision = revision_of(config.model, folder) if isinstance(source_of(config.model), HubRepo) else config.revision
     return msgspec.structs.replace(config, revision=revision), folder
 
 
@@ -73,10 +73,8 @@ def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelC
     have equal contents.
     """
     config = msgspec.structs.replace(config, revision=revision)
-    if Path(config.model).expanduser().is_dir():
-        config = msgspec.structs.replace(config, model=str(folder))
-    elif is_gguf(config.model) and Path(config.model).expanduser().is_file():
-        config = msgspec.structs.replace(config, model=str(folder / Path(config.model).name))
+    if isinstance(source := source_of(config.model), LocalPath):
+        config = msgspec.structs.replace(config, model=str(folder / source.gguf))
     if config.draft_model is not None:
         config = msgspec.structs.replace(config, draft_model=_draft_folder(config.draft_model))
     return config

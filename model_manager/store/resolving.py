@@ -1,6 +1,6 @@
-"""Resolves a model's name: the kind of place that it means, and the local folder that it ends up in.
+"""Resolves a model's name: the local folder that its files are in or are fetched to.
 
-Knows the kinds of names; what fetching from each kind takes stands beside it (`hub`, `bucket`).
+`sources` parses the name; what fetching takes stands in `hub` and `bucket`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ..wire.config import EMBEDDED_MODEL, cache_folder
 from ..wire.conversion import did_you_mean, nearest
 from ..wire.errors import ConfigError, ModelNotFound
 from .contents import ADAPTER_FILES, TOKENIZER_FILES, WANTED, check, check_adapter, check_sizes
-from .gguf import file_pattern, gguf_files, is_gguf, read_gguf
-from .kinds_of_names import in_bucket, is_hub_name
+from .gguf import file_pattern, gguf_files, read_gguf
+from .sources import Bucket, EmbeddedModel, HubRepo, LocalPath, ModelSource, source_of
 
 _EMBEDDED = Path(__file__).resolve().with_name("embedded") / EMBEDDED_MODEL
 
@@ -31,10 +31,11 @@ def resolve(model: str, revision: str | None = None, *, backend: str = "torch", 
     Raises ModelNotFound, ModelCorrupt or ModelUnsupported, plain ModelError where access is denied, and ConfigError
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
-    if revision is not None and not is_hub_name(model):
+    source = source_of(model)
+    if revision is not None and not isinstance(source, HubRepo):
         raise ConfigError(f"revision={revision!r}: takes a hub name (org/name) as --model, and {model} is none")
-    if is_gguf(model):
-        return _holding(model, revision, cache_dir)
+    if source.gguf:
+        return _holding(source, revision, cache_dir)
     wanted = (*WANTED, *BACKENDS[backend].own_files)
     return check(_local(model, revision, wanted, cache_dir), model, backend)
 
@@ -55,27 +56,30 @@ def _local(model: str, revision: str | None, wanted: Sequence[str], cache_dir: P
 
 
 def _fetched(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
-    if is_hub_name(model):
-        from .hub import fetch as from_hub  # 0.4 s to import, which only hub names have to spend
+    match source_of(model):
+        case HubRepo():
+            from .hub import fetch as from_hub  # 0.4 s to import, which only hub names have to spend
 
-        return from_hub(model, revision, wanted)
-    if in_bucket(model):
-        from .bucket import fetch as from_bucket  # 0.4 s to import, which only buckets have to spend
+            return from_hub(model, revision, wanted)
+        case Bucket() as source:
+            from .bucket import fetch as from_bucket  # 0.4 s to import, which only buckets have to spend
 
-        return from_bucket(model, cache_dir or cache_folder(), wanted)
-    return _EMBEDDED if model == EMBEDDED_MODEL else _folder(model)
+            return from_bucket(source, cache_dir or cache_folder(), wanted)
+        case EmbeddedModel():
+            return _EMBEDDED
+        case LocalPath():
+            return _folder(model)
 
 
-def _holding(model: str, revision: str | None, cache_dir: Path | None) -> Path:
+def _holding(source: ModelSource, revision: str | None, cache_dir: Path | None) -> Path:
     """The local folder that holds a GGUF file with all its parts."""
-    home, _, name = model.rpartition("/")
-    if is_hub_name(model) or in_bucket(model):
-        folder = _local(home, revision, [file_pattern(name)], cache_dir)
+    if source.is_remote:
+        folder = _local(source.folder, revision, [file_pattern(source.gguf)], cache_dir)
     else:
-        folder = Path(model).expanduser().parent.resolve()
-    if not (folder / name).is_file():
-        raise ModelNotFound(f"--model {model}: no such file{did_you_mean(_near_miss(folder / name, '*.gguf'))}")
-    for path in gguf_files(model, folder):
+        folder = Path(source.name).expanduser().parent.resolve()
+    if not (path := folder / source.gguf).is_file():
+        raise ModelNotFound(f"--model {source.name}: no such file{did_you_mean(_near_miss(path, '*.gguf'))}")
+    for path in gguf_files(source.name, folder):
         read_gguf(path)
     return folder
 

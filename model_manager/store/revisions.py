@@ -20,7 +20,7 @@ from pathlib import Path
 from ..wire.errors import ModelCorrupt
 from .contents import ENGINE_FILES, WANTED, is_wanted
 from .gguf import gguf_files, is_gguf, read_gguf
-from .kinds_of_names import in_bucket
+from .sources import Bucket, source_of
 from .weight_headers import Header, read_header
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -38,7 +38,7 @@ def revision_of(model: str, folder: Path) -> str:
     """The revision of the model that `resolve` found in `folder`; raises OSError where a file cannot be read."""
     if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name):
         return folder.name  # so the hub's cache names it
-    if in_bucket(model):
+    if isinstance(source_of(model), Bucket):
         return f"bucket-{folder.name}"  # snapshots.py names it by the hash of its manifest
     return _FOLDER + _digest_of(model, folder)
 

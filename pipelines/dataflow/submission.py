@@ -17,15 +17,15 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from apache_beam.runners.runner import PipelineState
 from google.auth.exceptions import DefaultCredentialsError
 
-from millrace.model_manager.store.kinds_of_names import in_bucket
+from millrace.model_manager.store.sources import LocalPath, source_of
 from millrace.model_manager.wire.backends import BACKENDS
-from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ConfigError, ModelError
-from millrace.transforms.addresses import Address, WatchedFiles
+from millrace.transforms.addresses import Address, Files, WatchedFiles
+from millrace.transforms.files.object_stores import GS
 
 from ..edge import interruptible
 from ..flags.job_options import JobOptions
-from ..places.checkpoint_size import is_remote, weights_bytes
+from ..places.checkpoint_size import weights_bytes
 from ..places.checks import check
 from ..runners.temporary_folders import temporary_files
 from .engine_images import check_engine_of_image, told
@@ -68,7 +68,7 @@ def check_flags(options: JobOptions) -> None:
     if missing := [name for name in given if not getattr(cloud, name)]:
         flags = " ".join(f"--{name} {given[name]}" for name in missing)
         raise ConfigError(f"--runner DataflowRunner: {', '.join(missing)} missing; add {flags}")
-    if not in_bucket(str(cloud.temp_location)):
+    if Files(str(cloud.temp_location)).scheme != GS:
         raise ConfigError(f"--temp_location {cloud.temp_location}: takes gs://bucket/folder")
     for flag, address in _addresses(options):
         if address.is_local:
@@ -92,7 +92,7 @@ def _addresses(options: JobOptions) -> Iterator[tuple[str, Address]]:
 
 
 def _check_model(flag: str, model: str | None, beam_options: PipelineOptions) -> None:
-    if model is None or model == EMBEDDED_MODEL or is_remote(model):
+    if model is None or not isinstance(source_of(model), LocalPath):
         return
     if not beam_options.view_as(WorkerOptions).sdk_container_image or not Path(model).is_absolute():
         raise ConfigError(
@@ -138,7 +138,7 @@ def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
         ]
     models = (options.model.model, *(each.model for each in options.models), options.model.draft_model)
     names = [name for name in models if name]
-    if options.dry_run and any(is_remote(name) for name in names):
+    if options.dry_run and any(source_of(name).is_remote for name in names):
         return None, ["a dry run asks no network how large the model is"]
     FileSystems.set_options(options.beam)
     in_image = bool(options.beam.view_as(WorkerOptions).sdk_container_image)

@@ -15,7 +15,6 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import GoogleAPIError, NotFound, PreconditionFailed
 
-from millrace.model_manager.store.kinds_of_names import bucket_and_name
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.object_stores import explained
 
@@ -60,7 +59,9 @@ class _Claim:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        bucket, name = bucket_and_name(path)
+        from apache_beam.io.gcp.gcsio import parse_gcs_path  # here: local outputs need neither it nor its import
+
+        bucket, name = parse_gcs_path(path)
         with explained(path, "written"):
             # Beam's public calls cannot write on condition of an object's generation; its client, made of the job's
             # options, can.

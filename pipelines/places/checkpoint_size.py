@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from millrace.model_manager.store import resolve
-from millrace.model_manager.store.gguf import file_pattern, gguf_bytes, is_gguf
-from millrace.model_manager.store.kinds_of_names import in_bucket, is_hub_name
+from millrace.model_manager.store.gguf import file_pattern, gguf_bytes
 from millrace.model_manager.store.memory import file_bytes, weight_patterns
-from millrace.model_manager.wire.config import EMBEDDED_MODEL
+from millrace.model_manager.store.sources import Bucket, HubRepo, source_of
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
 from millrace.transforms.files.file_systems import match
-
-
-def is_remote(model: str) -> bool:
-    """True if the model's files are not on this machine: on the hub or in a bucket."""
-    return in_bucket(model) or is_hub_name(model)
 
 
 def weights_bytes(model: str, revision: str | None = None, backend: str = "torch") -> int:
@@ -21,11 +15,11 @@ def weights_bytes(model: str, revision: str | None = None, backend: str = "torch
 
     Raises ModelError, in one sentence, if they cannot be listed.
     """
-    home, _, file = model.rpartition("/")
-    if is_gguf(model) and not is_remote(model):
+    source = source_of(model)
+    if source.gguf and not source.is_remote:
         return gguf_bytes(model, resolve(model))
-    sizes = _sizes(home if is_gguf(model) else model, revision, backend)
-    patterns = (file_pattern(file),) if is_gguf(model) else weight_patterns(sizes, backend)
+    sizes = _sizes(source.folder, revision, backend)
+    patterns = (file_pattern(source.gguf),) if source.gguf else weight_patterns(sizes, backend)
     total = file_bytes(sizes, patterns)
     if not total:
         raise ModelNotFound(f"--model {model}: there are no {patterns[0].lstrip('*')} files")
@@ -34,11 +28,13 @@ def weights_bytes(model: str, revision: str | None = None, backend: str = "torch
 
 def _sizes(model: str, revision: str | None, backend: str) -> dict[str, int]:
     """Bytes by the names of the files."""
-    if in_bucket(model):
-        return {str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{model.rstrip('/')}/*")}
-    if model == EMBEDDED_MODEL or not is_remote(model):
-        return {path.name: path.stat().st_size for path in resolve(model, backend=backend).iterdir()}
-    return _on_hub(model, revision)
+    match source_of(model):
+        case HubRepo():
+            return _on_hub(model, revision)
+        case Bucket():
+            return {str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{model.rstrip('/')}/*")}
+        case _:
+            return {path.name: path.stat().st_size for path in resolve(model, backend=backend).iterdir()}
 
 
 def _on_hub(model: str, revision: str | None) -> dict[str, int]:

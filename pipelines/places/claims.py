@@ -19,10 +19,9 @@ from typing import BinaryIO
 
 from apache_beam.io.filesystems import FileSystems
 
-from millrace.model_manager.store.kinds_of_names import in_bucket
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Files
-from millrace.transforms.files.object_stores import is_local
+from millrace.transforms.files.object_stores import GS
 
 from ..flags.job_options import JobOptions
 from .bucket_claims import claimed_in_bucket
@@ -52,11 +51,11 @@ def claimed(options: JobOptions) -> Iterator[None]:
 def claimed_files(flag: str, address: Files) -> Iterator[None]:
     """Holds the claim of one output, which `flag` names."""
     path = files_at(address).claim
-    if in_bucket(path):
-        with claimed_in_bucket(path, flag, str(address)):
-            yield
-    elif is_local(path):
+    if address.is_local:
         with _claimed_on_disk(Path(path), flag, str(address)):
+            yield
+    elif address.scheme == GS:
+        with claimed_in_bucket(path, flag, str(address)):
             yield
     else:
         yield

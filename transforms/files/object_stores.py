@@ -20,6 +20,8 @@ from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[impo
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, StorageError
 from millrace.model_manager.wire.extras import pip_install
 
+GS = "gs"
+"""The scheme of Google Cloud Storage."""
 _PAUSES = (0.1, 0.5)
 """Seconds between one attempt and the next."""
 _SHOWN = 500
@@ -30,7 +32,13 @@ _T = TypeVar("_T")
 
 def is_local(path: str) -> bool:
     """Whether the path has no scheme (`gs://`)."""
-    return FileSystems.get_scheme(path) is None
+    return scheme_of(path) is None
+
+
+def scheme_of(path: str) -> str | None:
+    """`gs` of `gs://bucket/file`; None for a local path."""
+    scheme: str | None = FileSystems.get_scheme(path)
+    return scheme
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import pytest
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.gguf import read_gguf
-from millrace.model_manager.store.kinds_of_names import is_hub_name
 from millrace.model_manager.store.revisions import check_revision, revision_of
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound
 from tests.model_manager.backends.gguf_files import write_gguf
@@ -31,13 +30,6 @@ def test_a_header_tells_what_the_model_is(model: Path) -> None:
     assert header.fields["tokenizer.ggml.tokens"] == 1536
     assert header.offsets[0] == header.size
     assert len(header.offsets) == 6 * 9 + 2
-
-
-def test_a_name_on_the_hub_has_three_parts_unless_it_is_here(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_hub_name("org/name/x.gguf")
-    assert not is_hub_name("name/x.gguf")
-    monkeypatch.chdir(model.parent.parent.parent)
-    assert not is_hub_name("/".join(model.parts[-3:]))
 
 
 def test_a_near_miss_gets_a_hint(model: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ModelNotFound
-from millrace.pipelines.places.checkpoint_size import is_remote, weights_bytes
+from millrace.pipelines.places.checkpoint_size import weights_bytes
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store.checkpoints import write_checkpoint, write_openvino
 from tests.model_manager.store.model_hub import ModelHub, serve
@@ -76,12 +76,3 @@ def test_a_folder_and_the_embedded_model_are_measured_here(tmp_path: Path) -> No
     assert weights_bytes("millrace-tiny") > 5_000_000
     with pytest.raises(ModelNotFound):
         weights_bytes(str(tmp_path / "none"))
-
-
-def test_what_is_remote_is_told_by_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "org" / "here").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert [name for name in ("gs://b/m", "org/m", "org/here", "/a/b", "./a", "millrace-tiny") if is_remote(name)] == [
-        "gs://b/m",
-        "org/m",
-    ]
