@@ -20,7 +20,7 @@ from apache_beam.utils.shared import Shared
 
 from millrace.model_manager.wire.errors import ConfigError, RequestError
 
-from ..elements.beam_metrics import Count
+from ..elements.beam_metrics import Count, Failures
 from ..elements.completions import Completion, DeadLetter, Prompt
 from ..elements.prompt_rows import RowShape, take_id, take_params
 from ..elements.task_results import Result
@@ -35,6 +35,8 @@ Connection = TypeVar("Connection")
 FORMATS = ("jsonl", "text")
 """Formats of a payload: a JSON value, or a prompt."""
 _FAILURES = Count("failures")
+_TOO_LARGE = "MessageTooLarge"
+"""The class of its dead letter's error."""
 _CONTENT = ("prompt", "messages")
 """Columns that only a payload has."""
 
@@ -196,5 +198,6 @@ def too_large(identity: str, size: int) -> DeadLetter:
     Called in a bundle: counts a failure.
     """
     _FAILURES.inc()
+    Failures().count(_TOO_LARGE)
     reason = f"its {size:,} bytes are more than the broker takes"
-    return DeadLetter(id=identity, error="MessageTooLarge", reason=reason)
+    return DeadLetter(id=identity, error=_TOO_LARGE, reason=reason)

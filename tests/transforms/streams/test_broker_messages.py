@@ -6,6 +6,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.request import FinishReason
+from millrace.transforms.elements.beam_metrics import failures_in, tallied
 from millrace.transforms.elements.completions import Completion, DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.streams.broker_messages import BrokerMessage, ReadMessages, outgoing, read_message, too_large
@@ -77,9 +78,11 @@ def test_results_are_sent_under_their_ids() -> None:
 
 
 def test_a_result_that_is_too_large_becomes_a_small_letter() -> None:
-    letter = too_large("a", 5100)
+    with tallied() as counts:
+        letter = too_large("a", 5100)
     assert (letter.id, letter.error) == ("a", "MessageTooLarge")
     assert len(outgoing(letter).data) < 300
+    assert (counts["failures"], failures_in(counts)) == (1, {"MessageTooLarge": 1})
 
 
 class Given(ReadMessages):
