@@ -7,6 +7,7 @@ here; the job makes tokens of them.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,6 +17,7 @@ import msgspec
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.status import ModelInfo
 
 from ..http.errors import HttpError, http_error, internal
 from ..openai.chat import chat
@@ -26,6 +28,7 @@ from ..openai.naming import names_of, renamed
 from ..openai.parameters import INTERACTIVE
 from ..requests.exchanges import Question
 from ..requests.service import Service
+from ..settings import ServeConfig
 
 ENDPOINTS: dict[str, Any] = {
     "/v1/chat/completions": chat,
@@ -35,6 +38,7 @@ ENDPOINTS: dict[str, Any] = {
 """The endpoints that batches take, and what reads their bodies."""
 COMMANDS: dict[str, tuple[str, ...]] = dict.fromkeys(ENDPOINTS, ("run", "--keep_cut")) | {"/v1/embeddings": ("embed",)}
 """The command that answers each endpoint's rows, with the flags that make it answer as the endpoint does."""
+_NO_LIMIT = sys.maxsize
 _log = logging.getLogger(__name__)
 
 
@@ -79,9 +83,11 @@ class _WritingClient:
 class Desk:
     """Reads bodies: a Service, as far as preparing a request needs one. Raises EngineError while no model is loaded."""
 
+    client_kind = _WritingClient
+
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._client = cast(EngineClient, _WritingClient(service.engine.client))
+        self._client = cast(EngineClient, self.client_kind(service.engine.client))
         self.engine = self
 
     def __getattr__(self, name: str) -> Any:
@@ -112,7 +118,7 @@ class Desk:
         except Exception:
             _log.exception("a request of a batch failed")
             raise internal() from None
-        most = self._service.settings.max_inflight
+        most = self.settings.max_inflight
         if (count := sum(question.count for question in answers.questions)) > most:
             raise HttpError(400, f"n: the request asks for {count} answers: takes at most {most}", param="n")
         return answers
@@ -120,3 +126,25 @@ class Desk:
     def written(self, question: Question) -> Written:
         """What a question submits, noted."""
         return cast(Written, question.ask(self._client, "", None, None, True))
+
+
+class _RoomyClient(_WritingClient):
+    @property
+    def info(self) -> ModelInfo:
+        """The model, with room for every answer."""
+        return msgspec.structs.replace(self._client.info, max_model_len=_NO_LIMIT)
+
+
+class AcceptedDesk(Desk):
+    """Reads bodies that were accepted before, perhaps by a server that allowed more or had other adapters."""
+
+    client_kind = _RoomyClient
+
+    @property
+    def settings(self) -> ServeConfig:
+        """The service's, without its limits of a request."""
+        return msgspec.structs.replace(self._service.settings, max_tokens=None, max_inflight=_NO_LIMIT)
+
+    def adapter_of(self, _name: str | None) -> str:
+        """None: it is in the row that the body became."""
+        return ""

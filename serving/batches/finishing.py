@@ -7,6 +7,7 @@ Source: https://platform.openai.com/docs/api-reference/batch/request-output
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -21,12 +22,13 @@ from ..openai.endpoints import Answers
 from ..openai.naming import names_of, renamed
 from ..requests.exchanges import End
 from ..requests.names import new_name
-from .asking import Desk
+from ..requests.service import Service
+from .asking import AcceptedDesk, Desk
 from .lines import BatchLine, requests
 from .record import Batch, Counts
-from .results import BatchResults, RowReader, failure_of, output_of
+from .results import BatchResults, RowReader, failure_of, output_of, row_ids
 from .store import BatchFolder
-from .validation import row_id
+from .validation import line_of, row_id
 
 UNANSWERED: Mapping[str, tuple[str, str]] = {
     "cancelled": ("batch_cancelled", "the batch was cancelled before this request was answered"),
@@ -82,18 +84,21 @@ class Finished:
 class Finishing:
     """Writes the two files of a batch. Computes for long."""
 
-    def __init__(self, batch: Batch, folder: BatchFolder, desk: Desk, outcome: str) -> None:
+    def __init__(self, batch: Batch, folder: BatchFolder, service: Service, outcome: str) -> None:
         """`outcome`: what the batch ends as."""
         self._batch = batch
         self._folder = folder
-        self._desk = desk
+        self._desk, self._accepted_desk = Desk(service), AcceptedDesk(service)
         self._unanswered = UNANSWERED[outcome]
         self._results = BatchResults(folder.answers)
         self._done = Finished()
+        self._accepted = set[int]()
 
     def write(self, output: BinaryIO, errors: BinaryIO) -> Finished:
         """Write a line for each request."""
         self._results.look()
+        with contextlib.suppress(FileNotFoundError):  # a batch that failed before it had rows
+            self._accepted = set(map(line_of, row_ids(self._folder.rows)))
         with RowReader() as rows:
             for line in requests(self._folder.input, self._batch.endpoint):
                 self._done.total += 1
@@ -119,7 +124,8 @@ class Finishing:
 
     def _ends(self, line: BatchLine, rows: RowReader) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The answer's body, and its usage; None where something of it is missing. Raises HttpError."""
-        answers = self._desk.prepared(self._batch.endpoint, line.body)
+        desk = self._accepted_desk if line.number in self._accepted else self._desk
+        answers = desk.prepared(self._batch.endpoint, line.body)
         ids = [row_id(self._batch.id, line.number, part) for part in range(len(answers.questions))]
         failed = next((each for each in ids if each not in self._results.answers), None)
         if failed is not None:

@@ -229,7 +229,7 @@ class BatchRun:
 
     def _write_files(self) -> Finished:
         batch = self._batch
-        finishing = Finishing(batch, self._folder, Desk(self._service), batch.outcome)
+        finishing = Finishing(batch, self._folder, self._service, batch.outcome)
         with self._files.new(batch.output_file_id) as output, self._files.new(batch.error_file_id) as errors:
             done = finishing.write(output.stream, errors.stream)
             if done.completed:

@@ -12,11 +12,15 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
 from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.store import resolve
+from tests.model_manager.engine import adapters_made_here
 from tests.runtime_folders import processes_of
 from tests.serving.batches.batch_files import batch, created, ended, line, rows_of
-from tests.serving.servers import Server, running
+from tests.serving.servers import MODEL, Server, running
 from tests.waiting import eventually
 
 MANY = [line(f"row-{number}", prompt=f"p{number}", temperature=0, max_tokens=8) for number in range(1000)]
@@ -32,8 +36,16 @@ def runtime(tmp_path: Path) -> Iterator[Path]:
     stop_models(tmp_path / "rt")
 
 
-def started(runtime: Path) -> contextlib.AbstractContextManager[Server]:
-    return running(runtime, *FLAGS, MILLRACE_FAKE_STEP_SECONDS="0.05")
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """An adapter of the embedded model."""
+    model: Any = LlamaForCausalLM.from_pretrained(resolve(MODEL), dtype=torch.float32)
+    adapters_made_here.write(tmp_path / "spam", model, seed=1)
+    return tmp_path / "spam"
+
+
+def started(runtime: Path, *flags: str) -> contextlib.AbstractContextManager[Server]:
+    return running(runtime, *FLAGS, *flags, MILLRACE_FAKE_STEP_SECONDS="0.05")
 
 
 def ids_of(lines: list[dict[str, Any]]) -> set[str]:
@@ -74,6 +86,29 @@ def test_a_batch_goes_on_after_the_death_of_its_server(runtime: Path) -> None:
         assert [len(model.pids) for model in status.models] == [1], "server and jobs share an engine"
         jobs = [each for each in status.jobs if not each.job.startswith("serve")]
         assert [each.finished for each in jobs] == [len(ROWS)], "no row is computed twice"
+
+
+def test_a_server_that_allows_less_delivers_what_an_earlier_one_accepted(runtime: Path, adapter: Path) -> None:
+    lines = [line | {"body": line["body"] | {"model": (MODEL, "spam")[at % 2]}} for at, line in enumerate(ROWS)]
+    with started(runtime, "--adapters", f"spam={adapter}") as server:
+        first = created(server.wait_until_ready(), lines)
+        eventually(lambda: is_further(server, first, 8), "it is begun")
+        second = created(server, MANY)
+        eventually(lambda: batch(server, second).request_counts.total == len(MANY), "its rows are written")
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait(60)
+        eventually(lambda: not jobs_of(runtime), "its job ends with it")
+    with started(runtime, "--max_loras", "1", "--max_tokens", "4", "--max_inflight", "1") as server:
+        assert server.wait_until_ready().client().batches.cancel(second).status in ("cancelling", "cancelled")
+        done = ended(server, first)
+        assert (done.status, done.error_file_id) == ("completed", None)
+        rows = rows_of(server, done.output_file_id)
+        assert {name: row["response"]["body"]["model"] for name, row in rows.items()} == {
+            each["custom_id"]: each["body"]["model"] for each in lines
+        }
+        assert {row["response"]["body"]["usage"]["completion_tokens"] for row in rows.values()} == {8}
+        cancelled = rows_of(server, ended(server, second).error_file_id)
+        assert {row["error"] and row["error"]["code"] for row in cancelled.values()} == {"batch_cancelled"}
 
 
 def test_a_batch_that_is_cancelled_or_expires_delivers_what_is_done(runtime: Path) -> None:
