@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar, get_type_hints
@@ -195,7 +196,9 @@ class SamplingParams(
             if isinstance(fields.get(name), str):
                 fields[name] = [fields[name]]
         fields = _with_constraint(fields)
-        return converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
+        made = converted(fields, cls, InvalidRequest, what="sampling parameter", near=nearest_parameter)
+        _check_biases(fields.get("logit_bias", {}), made.logit_bias)
+        return made
 
     @classmethod
     def _nearest(cls, name: str) -> str | None:
@@ -204,8 +207,7 @@ class SamplingParams(
     @classmethod
     def _fitted(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         made = fitted(_with_constraint(fields), cls, InvalidRequest)
-        given, biases = fields.get("logit_bias", {}), made.get("logit_bias", {})
-        _check("logit_bias", given, len(biases) == len(given), "each token once")
+        _check_biases(fields.get("logit_bias", {}), made.get("logit_bias", {}))
         return made
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
@@ -234,6 +236,13 @@ _OWN_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(S
 _RANGES = [(name, takes, _OWN_DEFAULTS[name]) for name, takes in _noted(Takes)]
 COLUMNS = {name: column.dtype for name, column in _noted(Column)}
 """Parameters that the sampler has as columns of its rows, and their types."""
+
+
+def _check_biases(given: Mapping[Any, Any], biases: Mapping[int, float]) -> None:
+    """Raises InvalidRequest for a token that is given twice, as `5` and as `"5"`."""
+    if len(biases) != len(given):
+        ((twice, _),) = Counter(map(int, given)).most_common(1)
+        _check("logit_bias", given, False, f"each token once; {twice} is there twice")
 
 
 def range_of(name: str) -> str:

@@ -89,6 +89,8 @@ def test_a_token_twice_is_refused() -> None:
     given: Any = {"5": 1, 5: 2}
     with pytest.raises(InvalidRequest, match=r"logit_bias=.*: takes each token once"):
         SamplingParams(logit_bias=given)
+    with pytest.raises(InvalidRequest, match=r"logit_bias=.*: takes each token once; 5 is there twice"):
+        SamplingParams.parse({"logit_bias": given})
 
 
 INVALID = [
