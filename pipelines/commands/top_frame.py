@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import ceil
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
-from millrace.model_manager.wire.status import JobStatus, ModelStatus
+from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
 from millrace.serving.window.figures import Figures
 from millrace.serving.window.history import Point
 
 from ..edge import plain
+from ..job.words import left, rows_of, rows_per_s, tokens_per_s
+from ..pages.terminal_lines import BETWEEN, filled
 from ..pages.texts import duration
 
 _STEPS = " ▁▂▃▄▅▆▇█"
@@ -26,12 +27,15 @@ _SPANS = (("queued", "░", "bright_black"), ("prefill", "▒", "yellow"), ("dec
 _STATES = {"ready": "green", "waiting": "yellow", "loading": "yellow", "restarting": "yellow", "failed": "red"}
 _WIDE = 90
 """Columns from which on all is shown."""
+_USUAL = 72
+"""Columns from which on figures are whole: names give way."""
 STALE_SECONDS = 5.0
 """Age of what a job says from which on it is told: a job writes once a second."""
 _MOST_OF_NAME = 24
 """Columns of a row's name."""
-_OF_TIMES = 32
-"""Columns of what a row took, and between."""
+_GAP = 2
+"""Columns between two of a table."""
+_SHORTEST_BAR, _LONGEST_BAR = 8, 40
 _FIXED = 14
 """Lines of a frame beside rows and dead letters, about."""
 
@@ -99,17 +103,16 @@ def bar(part: float, width: int) -> str:
 
 
 def _models(models: Iterable[ModelStatus], width: int) -> Table:
-    table = _table(("model", "state", "batch", "KV cache", "tokens/s", "memory", *(("",) if width >= _WIDE else ())))
+    heads = ("model", "state", "batch", "KV cache", "tokens/s", "memory", *(("",) if width >= _WIDE else ()))
+    table = _table(heads, yielding=(0, 6) if width >= _USUAL else ())
     for model in models:
         stats, info = model.stats, model.info
         most = info.max_num_seqs if info else 0
         cells: list[str | Text] = [
-            Text(plain(model.model), style="bold"),
+            Text(plain(model.model), style="bold", no_wrap=True, overflow="ellipsis"),
             Text(model.state, style=_STATES.get(model.state, "bright_black")),
             f"{ceil(stats.batch)}/{most}" + f" +{stats.waiting}" * bool(stats.waiting),
-            f"{bar(stats.blocks_held / stats.blocks_total, 8)} {stats.blocks_held / stats.blocks_total:.0%}"
-            if stats.blocks_total
-            else "",
+            _cache(stats, with_bar=width >= _USUAL),
             f"{stats.tokens_per_s:,.0f}",
             _bytes(int(stats.rss_mb * 2**20)),
         ]
@@ -117,12 +120,20 @@ def _models(models: Iterable[ModelStatus], width: int) -> Table:
     return table
 
 
-def _more(model: ModelStatus) -> str:
+def _cache(stats: EngineStats, *, with_bar: bool) -> str:
+    if not stats.blocks_total:
+        return ""
+    part = stats.blocks_held / stats.blocks_total
+    return f"{bar(part, _SHORTEST_BAR)} {part:.0%}" if with_bar else f"{part:.0%}"
+
+
+def _more(model: ModelStatus) -> Text:
     info = model.info
     formats = [info.device, info.dtype, info.quantization, info.kv_cache_dtype] if info else []
-    told = dict.fromkeys(each for each in formats if each not in ("", "none"))
+    known = dict.fromkeys(each for each in formats if each not in ("", "none"))
     restarts = [f"{model.restarts} restart{'s' * (model.restarts != 1)}"] if model.restarts else []
-    return escape(plain(", ".join([*told, *restarts, f"pid {_pids(model)}"])))
+    told = plain(", ".join([*known, *restarts, f"pid {_pids(model)}"]))
+    return Text(told, no_wrap=True, overflow="ellipsis")
 
 
 def _pids(model: ModelStatus) -> str:
@@ -148,19 +159,26 @@ def _jobs(figures: Figures, width: int) -> Iterator[RenderableType]:
 
 
 def _progress(job: JobProgress, width: int, now: float) -> Text:
+    """A bar with the counts beside it; those below for which there is no room."""
     ended = job.done + job.failed
-    of = f" of {'' if job.exact else '≈ '}{job.total:,}" if job.total else ""
-    speeds = [f"{job.rows_per_s:,.1f} rows/s", *([f"{job.tokens_per_s:,.0f} tokens/s"] if job.generated_tokens else [])]
-    left = [] if job.seconds_left is None else [f"{duration(job.seconds_left)} left"]
-    rest = "   ".join([f"{ended:,}{of}", *(speeds if ended else ["starting"]), *left])
+    speeds = [rows_per_s(job.rows_per_s), *([tokens_per_s(job.tokens_per_s)] if job.generated_tokens else [])]
+    counts = [rows_of(ended, job.total, exact=job.exact), *(speeds if ended else ["starting"])]
+    counts += filter(None, [left(job.seconds_left)])
     silent = [f"no news for {now - job.at:,.0f} s"] if job.at and now - job.at > STALE_SECONDS else []
     failures = [f"{job.failed:,} {'failed' if job.counted_here else 'requests failed'}"] if job.failed else []
-    failed = "".join(f"   {each}" for each in [*silent, *failures])
+    bad = [*silent, *failures]
+    parts, below = [*counts, *bad], list[str]()
+    if cell_len(BETWEEN.join(parts)) > width - 2 * _GAP - _SHORTEST_BAR:
+        parts, below = parts[:1], parts[1:]
+    beside = BETWEEN.join(parts)
     line = Text("  ", no_wrap=True, overflow="ellipsis")
     if job.total:
-        room = min(width - len(rest) - len(failed) - 6, 40)
-        line.append(bar(ended / job.total, max(room, 8)), style="blue").append("  ")
-    return line.append(rest).append(failed, style="red")
+        room = max(width - 2 * _GAP - cell_len(beside), 0)
+        line.append(bar(ended / job.total, min(room, _LONGEST_BAR)), style="blue").append("  ")
+    line.append("\n  ".join([beside, *filled(below, width - _GAP)]))
+    for each in bad:
+        line.stylize("red", line.plain.rindex(each), line.plain.rindex(each) + len(each))
+    return line
 
 
 def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
@@ -175,11 +193,12 @@ def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
 def _rows(rows: Sequence[RowLife], width: int) -> Table:
     longest = max(row.queued + row.prefill + row.decode for row in rows)
     names = _row_names(rows, min(_MOST_OF_NAME, max(width // 4, 8)))
-    room = max(width - max(map(cell_len, names)) - _OF_TIMES, 10)
-    heads = Text("  ".join(f"{sign} {name}" for name, sign, _ in _SPANS), style="bright_black")
-    table = _table(("", heads, ""))
-    for row, name in reversed([*zip(rows, names, strict=True)]):
-        table.add_row(Text(name), _life(row, room / longest if longest > 0 else 0.0), _took(row))
+    times = [_took(row) for row in rows]
+    room = max(width - max(map(cell_len, names)) - max(each.cell_len for each in times) - 2 * _GAP, 10)
+    heads = Text("  ".join(f"{sign} {name}" for name, sign, _ in _SPANS), style="bright_black", no_wrap=True)
+    table = _table(("", heads, ""), yielding=(1,))
+    for row, name, took in reversed([*zip(rows, names, times, strict=True)]):
+        table.add_row(Text(name), _life(row, room / longest if longest > 0 else 0.0), took)
     return table
 
 
@@ -218,10 +237,11 @@ def _letter(letter: FailedRow) -> Text:
     return line.append(plain(letter.error), style="red").append(plain(f" {letter.reason}{source}"))
 
 
-def _table(heads: Iterable[str | Text]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
-    for head in heads:
-        table.add_column(head, no_wrap=True, overflow="ellipsis")
+def _table(heads: Iterable[str | Text], yielding: Collection[int]) -> Table:
+    """`yielding`: the columns that become narrow where the terminal is, before others are cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bright_black")
+    for index, head in enumerate(heads):
+        table.add_column(head, no_wrap=index not in yielding, overflow="ellipsis")
     return table
 
 

@@ -1,4 +1,6 @@
-"""The words for what a job came to, once: its progress, its summary and its report say the same things in them."""
+"""The words for what a job came to, once: its progress, `millrace top`, its summary and its report say the same things
+in them. The page's script (serving/window/static/panels.js) has the same.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,21 @@ from collections.abc import Mapping
 
 from millrace.model_manager.wire.errors import counted
 
-from ..pages.texts import percent
+from ..pages.texts import duration, percent
 
 _MEASURABLE = 1.0
 """Seconds of a job whose speed is told."""
 _MOST_REASONS = 4
 
 
-def prompts_per_s(value: float) -> str:
-    """`41.0 prompts/s`."""
-    return f"{value:,.1f} prompts/s"
+def rows_of(rows: int, total: int | None, *, exact: bool = True) -> str:
+    """`120 of 500 rows`; `120 of ≈ 500 rows` of an estimated total, `120 rows` of none."""
+    return f"{rows:,} of {'' if exact else '≈ '}{counted(total, 'row')}" if total else counted(rows, "row")
+
+
+def rows_per_s(value: float) -> str:
+    """`41.0 rows/s`."""
+    return f"{value:,.1f} rows/s"
 
 
 def tokens_per_s(value: float) -> str:
@@ -23,11 +30,16 @@ def tokens_per_s(value: float) -> str:
     return f"{value:,.0f} tokens/s"
 
 
-def speeds(prompts: int, tokens: int, seconds: float) -> list[str]:
+def left(seconds: float | None) -> str:
+    """`0:48 left`; empty if that is not known."""
+    return "" if seconds is None else f"{duration(seconds)} left"
+
+
+def speeds(rows: int, tokens: int, seconds: float) -> list[str]:
     """None of a job of less than a second, which says nothing of a longer one; tokens where some are generated."""
     if seconds < _MEASURABLE:
         return []
-    return [prompts_per_s(prompts / seconds), *([tokens_per_s(tokens / seconds)] if tokens else [])]
+    return [rows_per_s(rows / seconds), *([tokens_per_s(tokens / seconds)] if tokens else [])]
 
 
 def generated(tokens: int) -> str:

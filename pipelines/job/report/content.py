@@ -120,7 +120,7 @@ def over_time(recorder: Recorder | None, elsewhere: str) -> Plots:
     if len(found) < 2:
         return Plots(title, [], "the job was too short for a plot")
     long = duration(found[-1][0])
-    plots = [Plot(line_plot("prompts/s", [(at, prompts) for at, prompts, _ in found], long), "prompts/s")]
+    plots = [Plot(line_plot("rows/s", [(at, rows) for at, rows, _ in found], long), "rows/s")]
     if any(tokens for _, _, tokens in found):
         plots.append(Plot(line_plot("tokens/s", [(at, tokens) for at, _, tokens in found], long), "generated tokens/s"))
     return Plots(title, plots)

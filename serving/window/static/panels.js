@@ -81,7 +81,7 @@ function updateJob(card, job, now) {
   }
   bar.hidden = !job.total;
   say(card.querySelector(".left"), left(job, ended));
-  const of = job.total ? ` of ${job.exact ? "" : "about "}${number(job.total)}` : "";
+  const of = job.total ? ` of ${job.exact ? "" : "≈ "}${number(job.total)}` : "";
   facts(card.querySelector(".facts"), [
     [`${number(ended)}${of}`, "rows"],
     [number(job.rows_per_s, 1), "rows/s"],

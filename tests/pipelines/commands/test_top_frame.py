@@ -35,7 +35,7 @@ def test_it_has_models_jobs_rows_and_dead_letters() -> None:
     text = shown(loaded(), 140)
     for part in ("manager 1, up 1:00", "tiny", "ready", "3/64 +4", "25%", "bfloat16", "int8", "5 restarts", "pid 2, 3"):
         assert part in text
-    for part in ("run to out/c", "11 of 20", "2.0 rows/s", "14 tokens/s", "0:04 left", "1 failed"):
+    for part in ("run to out/c", "11 of 20 rows", "2.0 rows/s", "14 tokens/s", "0:04 left", "1 failed"):
         assert part in text
     (row,) = [line for line in text.splitlines() if "5 + 7 tokens, 1.30 s" in line]
     assert row.startswith("a.txt@40 ")
@@ -45,6 +45,42 @@ def test_it_has_models_jobs_rows_and_dead_letters() -> None:
 @pytest.mark.parametrize("width", [10, 20, 37, 60, 80, 89, 90, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, shown(loaded(), width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [72, 80, 100])
+def test_no_figure_of_a_busy_machine_is_cut_at_usual_widths(width: int) -> None:
+    job = msgspec.structs.replace(
+        JOB,
+        total=5_000_000,
+        exact=False,
+        done=1_234_567,
+        failed=12_345,
+        rows_per_s=1234.5,
+        tokens_per_s=123_456.0,
+        seconds_left=45_296.0,
+    )
+    stats = msgspec.structs.replace(STATUS.models[0].stats, batch=250.1, waiting=12_345, tokens_per_s=12_345.0)
+    model = msgspec.structs.replace(
+        STATUS.models[0], model="org/a-rather-long-name-of-a-model", state="restarting", info=INFO, stats=stats
+    )
+    row = msgspec.structs.replace(ROW, prompt_tokens=12_345, generated_tokens=1234, decode=3000.0)
+    figures = msgspec.structs.replace(
+        look(job), status=msgspec.structs.replace(STATUS, models=[model]), rows=[row, ROW]
+    )
+    text = shown(figures, width)
+    for part in (
+        "1,246,912 of ≈ 5,000,000 rows",
+        "1,234.5 rows/s",
+        "123,456 tokens/s",
+        "12:34:56 left",
+        "12,345 failed",
+    ):
+        assert part in text
+    assert "━" in text.split("jobs ─")[1].split("1,246,912")[0].splitlines()[-1], "the bar stands beside the counts"
+    for part in ("org/a-", "restarting", "251/64 +12345", "━━────── 25%", "12,345  ", "2 MB"):
+        assert part in text.split("models ─")[1].split("jobs ─")[0]
+    for part in ("12,345 + 1,234 tokens, 50:00", "5 + 7 tokens, 1.30 s"):
+        assert part in text
 
 
 def test_rows_of_several_jobs_say_whose_they_are_and_long_ids_are_cut() -> None:
@@ -74,10 +110,10 @@ def test_without_a_manager_it_says_so(figures: Figures, told: str) -> None:
 
 def test_a_job_without_a_total_or_a_row_says_what_is_known() -> None:
     stream = msgspec.structs.replace(JOB, total=None, seconds_left=None)
-    assert "11   2.0 rows/s" in shown(look(stream))
+    assert "11 rows   2.0 rows/s" in shown(look(stream))
     begins = msgspec.structs.replace(JOB, done=0, failed=0, rows_per_s=0.0, seconds_left=None)
-    assert "0 of 20   starting" in shown(look(begins))
-    assert "≈ 20" in shown(look(msgspec.structs.replace(JOB, exact=False)))
+    assert "0 of 20 rows   starting" in shown(look(begins))
+    assert "11 of ≈ 20 rows" in shown(look(msgspec.structs.replace(JOB, exact=False)))
 
 
 def test_failures_that_the_manager_does_not_know_are_not_told_as_none() -> None:

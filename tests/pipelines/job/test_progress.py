@@ -89,38 +89,39 @@ def test_the_line_has_done_and_total_speeds_and_time_left() -> None:
     speed = Speed(RowCount(500, True))
     describe(status(job(0)), "j", speed, 10.0)
     line = describe(status(job(19, 1, tokens=3000)), "j", speed, 12.0)
-    assert line == "20 / 500   3,000 generated   10.0 prompts/s   1,500 tokens/s   0:48 left"
+    assert line == "20 of 500 rows   3,000 generated   10.0 rows/s   1,500 tokens/s   0:48 left"
     assert speed.fraction() == 0.04
 
 
 def test_rows_that_failed_are_told_with_their_commonest_reasons() -> None:
     failures = {"InvalidRequest": 12, "PromptTooLong": 3}
     speed = Speed(RowCount(500, True), failures=lambda: failures)
-    assert describe(status(job(0)), "j", speed, 0.0) == "0 / 500   15 failed: 12 InvalidRequest, 3 PromptTooLong"
+    assert describe(status(job(0)), "j", speed, 0.0) == "0 of 500 rows   15 failed: 12 InvalidRequest, 3 PromptTooLong"
     line = describe(status(job(5, 15)), "j", speed, 2.0)
-    assert line == "20 / 500   10.0 prompts/s   0:48 left   15 failed: 12 InvalidRequest, 3 PromptTooLong"
+    assert line == "20 of 500 rows   10.0 rows/s   0:48 left   15 failed: 12 InvalidRequest, 3 PromptTooLong"
 
 
 def test_of_workers_that_are_other_processes_the_manager_tells_what_failed() -> None:
     elsewhere = JobStatus("j", finished=5, failed=3, failures={"PromptTooLong": 2, "EngineKiller": 1})
     speed = Speed(RowCount(500, True))
     assert (
-        describe(status(elsewhere), "j", speed, 0.0) == "8 / 500   3 requests failed: 2 PromptTooLong, 1 EngineKiller"
+        describe(status(elsewhere), "j", speed, 0.0)
+        == "8 of 500 rows   3 requests failed: 2 PromptTooLong, 1 EngineKiller"
     )
     here = Speed(RowCount(500, True), failures=lambda: {"PromptTooLong": 4})
-    assert describe(status(elsewhere), "j", here, 0.0) == "8 / 500   4 failed: 4 PromptTooLong"
+    assert describe(status(elsewhere), "j", here, 0.0) == "8 of 500 rows   4 failed: 4 PromptTooLong"
 
 
 def test_an_estimated_total_says_so() -> None:
     speed = Speed(RowCount(5000, False))
-    assert describe(status(job(1)), "j", speed, 0.0).startswith("1 / ≈ 5,000")
+    assert describe(status(job(1)), "j", speed, 0.0).startswith("1 of ≈ 5,000 rows")
 
 
 def test_speeds_are_those_of_the_last_seconds() -> None:
     speed = Speed(RowCount(1000, True))
     for second in range(100):
         line = describe(status(job(min(second, 50) * 2)), "j", speed, float(second))
-    assert "0.0 prompts/s" in line
+    assert "0.0 rows/s" in line
     assert "left" not in line
 
 
@@ -128,7 +129,7 @@ def test_counts_go_on_where_another_manager_begins_at_none() -> None:
     speed = Speed(RowCount(100, True))
     describe(status(job(20, tokens=40)), "j", speed, 0.0)
     line = describe(status(job(5, tokens=10)), "j", speed, 1.0)
-    assert line.startswith("25 / 100   50 generated   5.0 prompts/s   10 tokens/s")
+    assert line.startswith("25 of 100 rows   50 generated   5.0 rows/s   10 tokens/s")
 
 
 def test_what_an_earlier_attempt_at_the_job_had_counted_is_not_counted_again() -> None:
@@ -140,25 +141,25 @@ def test_what_an_earlier_attempt_at_the_job_had_counted_is_not_counted_again() -
         status(job(40, tokens=20)),  # another manager
     ]
     read, speed = counted_since(iter(statuses).__next__, before), Speed(RowCount(176, True))
-    assert describe(read(), "j", speed, 0.0) == "0 / 176"
-    assert describe(read(), "j", speed, 1.0).startswith("64 / 176   40 generated   64.0 prompts/s")
+    assert describe(read(), "j", speed, 0.0) == "0 of 176 rows"
+    assert describe(read(), "j", speed, 1.0).startswith("64 of 176 rows   40 generated   64.0 rows/s")
     assert read() is None
-    assert describe(read(), "j", speed, 2.0).startswith("104 / 176   60 generated")
+    assert describe(read(), "j", speed, 2.0).startswith("104 of 176 rows   60 generated")
 
 
 def test_nothing_is_assumed_without_a_total() -> None:
     speed = Speed(None)
-    assert describe(status(job(3), outstanding=1), "j", speed, 0.0) == "3", "one sample has no speed"
+    assert describe(status(job(3), outstanding=1), "j", speed, 0.0) == "3 rows", "one sample has no speed"
     assert speed.fraction() == 0.0
 
 
 def test_a_stream_that_has_done_all_there_is_says_that_it_waits() -> None:
     speed = Speed(None)
     lines = [describe(status(job(min(second, 3))), "j", speed, float(second)) for second in range(60)]
-    assert lines[5].startswith("3   0.6 prompts/s")
-    assert set(lines[20:]) == {"3 done, waiting for more"}
+    assert lines[5].startswith("3 rows   0.6 rows/s")
+    assert set(lines[20:]) == {"3 rows, waiting for more"}
     busy = describe(status(job(3), outstanding=1), "j", speed, 60.0)
-    assert busy == "3   0.0 prompts/s"
+    assert busy == "3 rows   0.0 rows/s"
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -175,7 +176,7 @@ def test_progress_is_shown_live_on_a_terminal_and_in_lines_elsewhere(terminal: b
     with shown_progress(read, "j", Speed(RowCount(2, True)), console, clock=lambda: next(ticks)):
         for _ in range(3):
             assert polls.acquire(timeout=300)
-    assert "1 / 2" in out.getvalue()
+    assert "1 of 2 rows" in out.getvalue()
     assert ("\x1b[" in out.getvalue()) == terminal
 
 
@@ -194,18 +195,20 @@ def read():
     poll = next(polls)
     if poll == 3:
         shown.set()
-    job = JobStatus("j", finished=500 + 40 * poll, failed=1559, generated_tokens=9600 + 900 * poll)
+    job = JobStatus("j", finished=500_000 + 40 * poll, failed=1559, generated_tokens=9_600_000 + 9000 * poll)
     return Status(pid=1, uptime=1.0, models=[], jobs=[job], processes=[])
 
-with shown_progress(read, "j", Speed(RowCount(5000, True), failures=lambda: failures), Console(stderr=True)):
+with shown_progress(read, "j", Speed(RowCount(5_000_000, True), failures=lambda: failures), Console(stderr=True)):
     shown.wait()
 """
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_on_a_terminal_of_usual_width_all_reasons_of_failures_are_shown(columns: int) -> None:
+def test_on_a_terminal_of_usual_width_all_counts_and_reasons_of_failures_are_shown(columns: int) -> None:
     with on_terminal([sys.executable, "-c", _FAILS], columns=columns) as process:
         shown = process.ended(300)
     assert process.process.returncode == 0, shown
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).split())
     assert "1,559 failed: 1,200 InvalidRequest, 310 PromptTooLong, 42 ConstraintNotMet, 7 EngineKiller" in words
+    for part in ("rows", "generated", "rows/s", "tokens/s", "left"):
+        assert re.search(rf"[\d,.:]+ {part}\b", words), f"{part} is cut"

@@ -34,7 +34,7 @@ def outcome(
 
 def test_counts_and_speeds_leave_the_loading_out() -> None:
     first, second, third, *_ = summary_lines(outcome())
-    assert first == "10 completions in 10.0 s, first request to last result: 1.0 prompts/s, 100 tokens/s"
+    assert first == "10 completions in 10.0 s, first request to last result: 1.0 rows/s, 100 tokens/s"
     assert second == "2,000 prompt tokens (500 from the cache), 1,000 generated"
     assert third == "startup:      5.0 s (model load included)"
 
@@ -43,7 +43,7 @@ def test_a_job_of_less_than_a_second_has_no_speed_and_one_without_tokens_none_of
     short = summary_lines(dataclasses.replace(outcome(), seconds=0.02))
     assert short[0] == "10 completions in 0.0 s, first request to last result"
     scores = summary_lines(dataclasses.replace(outcome(), generated_tokens=0))
-    assert scores[0].endswith("last result: 1.0 prompts/s")
+    assert scores[0].endswith("last result: 1.0 rows/s")
 
 
 @pytest.mark.parametrize("output_format", ["jsonl", "csv"])
