@@ -41,7 +41,7 @@ class RequestTraces:
         """See Observer."""
         span = self._spans.pop(id(request))
         span.set_attribute("http.response.status_code", request.status)
-        if request.outputs:
+        if request.answers:
             span.set_attribute("gen_ai.usage.input_tokens", request.prompt_tokens)
             span.set_attribute("gen_ai.usage.output_tokens", request.generated_tokens)
         if request.error:

@@ -48,6 +48,7 @@ class EngineClient:
         *,
         manager: ManagerConfig | None = None,
         job: str = "",
+        serves: bool = False,
         runtime: Path | None = None,
         chat: bool | None = None,
         manager_command: Sequence[str] = MANAGER_COMMAND,
@@ -58,7 +59,8 @@ class EngineClient:
         """A client whose model is loaded; starts the manager and the engine if need be. A manager at a TCP address is
         not started here: it finds the model by its name, and the client only the tokenizer.
 
-        `job` names this work in the manager's counts; `chat` is whether a prompt that is plain text goes through the
+        `job` names this work in the manager's counts; `serves` says that it is a server's, which counts its requests
+        itself (`Request.served`). `chat` is whether a prompt that is plain text goes through the
         model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
         tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted. `traces` is where
         spans of requests go, below the span that is current where they are submitted. `adapters` is a look-up that the
@@ -84,7 +86,17 @@ class EngineClient:
             session.close()
             raise
         adapters, model = adapters or access.adapters, config.model
-        return cls(session, backend, encoding, adapters, tokenizer=tokenizer, model=model, job=job, traces=traces)
+        return cls(
+            session,
+            backend,
+            encoding,
+            adapters,
+            tokenizer=tokenizer,
+            model=model,
+            job=job,
+            serves=serves,
+            traces=traces,
+        )
 
     def __init__(
         self,
@@ -96,6 +108,7 @@ class EngineClient:
         tokenizer: Tokenizer | None = None,
         model: str = "",
         job: str = "",
+        serves: bool = False,
         traces: Traces | None = None,
     ) -> None:
         """Takes a session whose model is ready, and closes it in the end. Use `open`, which makes everything."""
@@ -110,6 +123,7 @@ class EngineClient:
         self._encoding = encoding
         self._adapters = adapters
         self._job = job
+        self._serves = serves
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +215,7 @@ class EngineClient:
             adapter=adapter,
             stream=on_delta is not None,
             may_be_cut=may_be_cut,
+            served=self._serves,
             **fields,
         )
         send = self._send if may_wait else self._send_at_once
@@ -237,6 +252,7 @@ class EngineClient:
                 task="score",
                 score_from=first,
                 adapter=adapter,
+                served=self._serves,
             )
             for index, (ids, first) in enumerate(encoded)
         ]
@@ -268,6 +284,7 @@ class EngineClient:
                 pooling=pooling,
                 normalize=normalize,
                 adapter=adapter,
+                served=self._serves,
                 **fields,
             ),
             None,

@@ -8,6 +8,8 @@ from typing import TypedDict
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from ..grammars.counts import GrammarCounts
+
 _WINDOW = 5.0
 _SLICE = 0.1
 _MEMORY_INTERVAL = 1.0
@@ -24,6 +26,9 @@ class Counted(TypedDict):
     generated_tokens: int
     drafted_tokens: int
     accepted_tokens: int
+    grammars_compiled: int
+    grammar_seconds: float
+    grammar_hits: int
     tokens_per_s: float
     rss_mb: float
 
@@ -31,8 +36,8 @@ class Counted(TypedDict):
 class EngineCounters:
     """Counters since the start; memory is read at most once a second."""
 
-    def __init__(self, clock: Callable[[], float], shared: int = 0) -> None:
-        """`shared`: bytes of this process's memory that count as another's."""
+    def __init__(self, clock: Callable[[], float], shared: int = 0, grammars: GrammarCounts | None = None) -> None:
+        """`shared`: bytes of this process's memory that count as another's; `grammars`: counts of compilations."""
         self.steps = 0
         self._clock = clock
         self._prompt_tokens = 0
@@ -46,6 +51,7 @@ class EngineCounters:
         self._blocks = Throughput(clock())
         self._process = psutil.Process()
         self._shared = shared
+        self._grammars = grammars or GrammarCounts()
         self._memory_at: float | None = None
         self._memory_mb = 0.0
 
@@ -79,6 +85,7 @@ class EngineCounters:
             self._memory_at = now
             self._memory_mb = (self._process.memory_info().rss - self._shared) / 2**20
         steps = max(self._steps_lately.total(now), 1)
+        compiled, seconds, hits = self._grammars.now()
         return Counted(
             steps=self.steps,
             batch=self._batches.total(now) / steps,
@@ -88,6 +95,9 @@ class EngineCounters:
             generated_tokens=self._generated_tokens,
             drafted_tokens=self._drafted_tokens,
             accepted_tokens=self._accepted_tokens,
+            grammars_compiled=compiled,
+            grammar_seconds=seconds,
+            grammar_hits=hits,
             tokens_per_s=self._throughput.rate(now),
             rss_mb=self._memory_mb,
         )

@@ -100,7 +100,7 @@ class LLMEngine:
         self._ended: list[Sequence] = []  # ended without a token: aborted, overdue, or complete on arrival
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
-        self._counters = EngineCounters(clock, shared_with_template())
+        self._counters = EngineCounters(clock, shared_with_template(), grammars.counts if grammars else None)
         self._speculation = Speculation(
             drafter_of(config, self._table, draft_runner),
             policy or Policy.of(config.num_speculative_tokens, info.device, info.vocab_size),

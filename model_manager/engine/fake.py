@@ -68,7 +68,7 @@ class FakeEngine:
         self._arrivals = 0
         self._deadlines = Deadlines(clock)
         self._ended: list[Sequence] = []
-        self._counters = EngineCounters(clock)
+        self._counters = EngineCounters(clock, grammars=grammars.counts if grammars else None)
 
     @classmethod
     def load(cls, config: ModelConfig, folder: Path) -> Self:

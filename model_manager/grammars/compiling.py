@@ -10,6 +10,7 @@ import functools
 import json
 import re
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ..wire.errors import InvalidRequest, ModelUnsupported
 from . import refusals
 from .closing import Closing
 from .compilations import LONGEST, Compilations
+from .counts import GrammarCounts
 from .endings import Endings
 from .grammar import Grammar
 from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
@@ -172,6 +174,7 @@ class GrammarCompiler:
         self._cache = GrammarCache(most_kept_bytes)
         self._compilations = Compilations(longest)
         self._loading = threading.Lock()
+        self.counts = GrammarCounts()
 
     def compile(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint; raises InvalidRequest, which names what is unsupported or impossible."""
@@ -179,6 +182,8 @@ class GrammarCompiler:
         found = self._cache.get(key)
         if found is None:
             found = self._compiled(constraint, key)
+        else:
+            self.counts.hit()
         if isinstance(found, str):
             raise InvalidRequest(found)
         return found
@@ -186,7 +191,10 @@ class GrammarCompiler:
     def kept(self, constraint: Constraint) -> Grammar | None:
         """The grammar, if it is in the cache."""
         found = self._cache.get(constraint.key())
-        return found if isinstance(found, Grammar) else None
+        if not isinstance(found, Grammar):
+            return None
+        self.counts.hit()
+        return found
 
     @property
     def tokenizer(self) -> LLTokenizer:
@@ -209,9 +217,18 @@ class GrammarCompiler:
         """The grammar, or what is wrong with the constraint. Both are cached; a timeout is not."""
         vocabulary = self._vocabulary()
         try:
-            return self._compilations.result(key, lambda: self._keep(constraint, key, _built(*vocabulary, constraint)))
+            return self._compilations.result(
+                key, lambda: self._keep(constraint, key, self._built(constraint, vocabulary))
+            )
         except InvalidRequest as error:
             raise InvalidRequest(f"constraint.{constraint.kind}: {error}") from None
+
+    def _built(self, constraint: Constraint, vocabulary: tuple[LLTokenizer, Closing]) -> Grammar | str:
+        began = time.monotonic()
+        try:
+            return _built(*vocabulary, constraint)
+        finally:
+            self.counts.compiled(time.monotonic() - began)
 
     def _keep(self, constraint: Constraint, key: bytes, found: Grammar | str) -> Grammar | str:
         self._cache.put(

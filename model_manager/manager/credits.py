@@ -67,6 +67,16 @@ class CreditAccounts:
         if self._accounts.pop(client, None) is not None:
             self.due = True
 
+    @property
+    def given(self) -> int:
+        """Requests that all clients together may have outstanding."""
+        return sum(account.limit for account in self._accounts.values())
+
+    @property
+    def in_use(self) -> int:
+        """Requests that all clients together have outstanding."""
+        return sum(account.outstanding for account in self._accounts.values())
+
     def outstanding(self, client: int) -> int:
         """Requests that the client has sent and that are not answered."""
         return self._accounts[client].outstanding

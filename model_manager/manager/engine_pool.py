@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,11 @@ SHARE = 16
 """Requests that may pass a less urgent one on their way to an engine, before the longest waiting of these is next."""
 PART_OF_ROWS = 4
 """So many less urgent requests, as a part of those that the engine runs at once, get there though it has no room."""
+_COUNTERS = (
+    *("steps", "preemptions", "prompt_tokens", "cached_tokens", "generated_tokens", "drafted_tokens"),
+    *("accepted_tokens", "grammars_compiled", "grammar_seconds", "grammar_hits"),
+)
+"""Fields of EngineStats that only grow while an engine runs."""
 _MOST_FAMILIES = 4096
 """Families remembered; an engine's cache hardly holds the prompts of more."""
 
@@ -119,6 +125,8 @@ class EnginePool:
         self._cache_gib: float | None = None
         self._num_passed = 0
         """Requests that passed a less urgent one on their way to an engine, since one of these was sent."""
+        self._ended = defaultdict[str, Any](int)
+        """What engines that have ended since had counted."""
         self.slots = [EngineSlot(index, setup) for index, setup in enumerate(setups)]
 
     @property
@@ -178,14 +186,21 @@ class EnginePool:
         if slot.state in RUNNING:
             self._outbox.add(Stop(self._key, slot.index))
         slot.state = state
-        slot.stats = EngineStats()
+        self.keep_counts(slot)
         if state is State.FAILED:
             slot.info = None
 
+    def keep_counts(self, slot: EngineSlot) -> None:
+        """Note that the engine in a slot has ended: the model's counters keep what it had counted."""
+        for name in _COUNTERS:
+            self._ended[name] += getattr(slot.stats, name)
+        slot.stats = EngineStats()
+
     def stats(self) -> EngineStats:
-        """Sum over all engines."""
+        """Sum over all engines; counters also over the ones that have ended."""
         names = [part.name for part in msgspec.structs.fields(EngineStats)]
-        return EngineStats(**{name: sum(getattr(slot.stats, name) for slot in self.slots) for name in names})
+        sums = {name: sum(getattr(slot.stats, name) for slot in self.slots) for name in names}
+        return EngineStats(**{name: value + self._ended[name] for name, value in sums.items()})
 
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
         """Assign queued requests to engines that have room: the most urgent first, each to the engine with the least

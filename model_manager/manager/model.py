@@ -25,7 +25,7 @@ from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
 from ..wire.messages import ModelFailed, ModelReady, ModelWarnings, OpenModel
 from ..wire.request import FinishReason, Request
 from ..wire.shared_settings import unmet_settings
-from ..wire.status import EngineStats, ModelInfo, ModelStatus
+from ..wire.status import ModelInfo, ModelStatus
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State
 from .gpus import EngineSetup
 from .jobs import JobCounts
@@ -239,7 +239,7 @@ class Model:
         `load_failed`: it failed while it loaded the model, and a new engine would fail too.
         """
         slot = self._engines.slots[engine]
-        slot.stats = EngineStats()
+        self._engines.keep_counts(slot)
         if load_failed and slot.state is State.LOADING:
             slot.state = State.FAILED
             self._give_up(slot, ModelLoadFailed(f"{self.config.model}: {reason}").info(), now)
@@ -329,6 +329,9 @@ class Model:
             revision=self.config.revision or "",
             waits_for=waits_for,
             loads=self._loads,
+            credits_given=self._requests.credits.given,
+            credits_used=self._requests.credits.in_use,
+            requests={source: counter.counts() for source, counter in self._requests.answered.items()},
         )
 
     def check_integrity(self) -> None:

@@ -9,14 +9,18 @@ a suspect. Suspects run alone, so that the next death shows whether a suspect is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 
 from ..wire.batching import progress_batches, request_batches
 from ..wire.config import ManagerConfig
 from ..wire.engine_messages import StepReport
 from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
+from ..wire.job_progress import spans
 from ..wire.messages import Cancel, Credits, Progress, Submit
 from ..wire.request import Failure, FinishReason, NewTokens, Output, Request
+from ..wire.request_counts import RequestCounter
+from ..wire.status import Source
 from .credits import CreditAccounts
 from .engine_pool import EnginePool, EngineSlot
 from .entry import Entry
@@ -39,6 +43,8 @@ class Requests:
         """Requests suspected of killing engines, running or not."""
         self._progressed: dict[str, Entry] = {}
         """Requests that may have tokens that a stream has not been sent yet."""
+        self.answered = defaultdict[Source, RequestCounter](RequestCounter)
+        """Counts of the answered requests, by who sent them."""
         self.last_call: float | None = None
         """Requests that arrived later are not handed over; None if all are."""
         self._key = key
@@ -201,8 +207,16 @@ class Requests:
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self._key, entry.request, output, now)
             self._jobs.finished(entry.request, output)
+            self._count(entry, output, now)
         for client in entry.receivers:
             self._answer(client, output, now)
+
+    def _count(self, entry: Entry, output: Output, now: float) -> None:
+        counter = self.answered["server" if entry.request.served else "job"]
+        generated = output.num_generated
+        queued, prefill, decode = spans(output.timings, generated)
+        counter.request(now - entry.arrived, queued + prefill if generated else None, output.prompt_tokens, generated)
+        counter.answer(output.finish_reason, queued, prefill, decode, generated)
 
     def _resume(self, entry: Entry) -> None:
         self._leave_engine(entry)

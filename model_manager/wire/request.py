@@ -89,6 +89,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The same of a conversation, in the place of `text`."""
     stream: bool = False
     """Its sender wants the tokens as they are generated, in Progress messages."""
+    served: bool = False
+    """Its sender is a server, which counts its requests itself, from their arrival."""
     may_be_cut: bool = False
     """An output that `max_tokens` cuts before its constraint is met is an answer as it is (`Output.is_cut`). Otherwise
     an ending replaces its last tokens, or the request fails.
@@ -114,7 +116,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     def work(self) -> Self:
         """All that the answer depends on: equal for two tries of the same, however far the first one got."""
         return msgspec.structs.replace(
-            self, job="", output_token_ids=[], output_logprobs=None, waited=0.0, stream=False
+            self, job="", output_token_ids=[], output_logprobs=None, waited=0.0, stream=False, served=False
         )
 
 

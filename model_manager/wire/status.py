@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from .request_counts import RequestCounts
+
+Source = Literal["server", "job"]
+"""Who sent requests: `millrace serve`, or anyone else."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -43,7 +50,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """A snapshot of an engine, counters since its start."""
+    """A snapshot of an engine, counters since its start; of a model's engines, counters over their restarts too."""
 
     running: int = 0
     """Requests that run at this moment, which may lie between two steps."""
@@ -67,6 +74,12 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Tokens that speculative decoding drafted."""
     accepted_tokens: int = 0
     """Drafted tokens that were right, and saved a step."""
+    grammars_compiled: int = 0
+    """Constraints that were compiled, refused ones included; 0 for an engine that tells none."""
+    grammar_seconds: float = 0.0
+    """Seconds that the compilations took, on threads beside the engine's loop."""
+    grammar_hits: int = 0
+    """Requests whose constraint was compiled already, for an earlier request."""
     tokens_per_s: float = 0.0
     """Generated tokens a second over the last few seconds."""
     batch: float = 0.0
@@ -123,6 +136,12 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """What a model that waits lacks, and which models have it."""
     loads: int = 0
     """Times that the model was loaded."""
+    credits_given: int = 0
+    """Requests that its clients may have outstanding, all together."""
+    credits_used: int = 0
+    """Requests that its clients have outstanding; one that two clients wait for counts twice."""
+    requests: dict[Source, RequestCounts] = {}
+    """Requests that were answered, by who sent them: server (`millrace serve`) or job (anyone else)."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

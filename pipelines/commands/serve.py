@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import millrace
 from millrace.model_manager.client.access import start_manager
@@ -125,9 +125,8 @@ def _open(
 
     found = found or found_there(adapters, model, manager_place(manager))
     job = f"serve, {socket.gethostname()}, pid {os.getpid()}"  # a container's own pids are the same in each
-    return EngineClient.open(
-        model, manager=manager, job=job, chat=False, abandoned=abandoned, traces=traces, adapters=found
-    )
+    given: dict[str, Any] = {"chat": False, "abandoned": abandoned, "traces": traces, "adapters": found}
+    return EngineClient.open(model, manager=manager, job=job, serves=True, **given)
 
 
 def serve_parser() -> tuple[FlagParser, dict[str, list[str]]]:

@@ -14,6 +14,16 @@ from millrace.model_manager.wire.request import Output
 _log = logging.getLogger(__name__)
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """One answer of a request, which has several with `n`, or with several prompts. Times as in Observed."""
+
+    output: Output
+    ended: float
+    """When it was here whole."""
+    first_token: float | None = None
+    """When its first part was here; None for an answer that is not streamed."""
+
+
 class Observed(msgspec.Struct):
     """One request as far as it has come; times on the clock of `time.monotonic`."""
 
@@ -22,7 +32,7 @@ class Observed(msgspec.Struct):
     since: float = msgspec.field(default_factory=time.monotonic)
     stream: bool = False
     first_token: float | None = None
-    """When the first token was there; None before, and for an answer that is not streamed."""
+    """When the first token of any answer was there; None before, and for a request that is not streamed."""
     ended: float | None = None
     status: int = 0
     """HTTP status; 0 until it is decided, 499 for a client that hung up before that."""
@@ -32,8 +42,13 @@ class Observed(msgspec.Struct):
     generated_tokens: int = 0
     headers: Sequence[tuple[bytes, bytes]] = ()
     """Of the request, names in lower case."""
-    outputs: tuple[Output, ...] = ()
+    answers: tuple[Answer, ...] = ()
     """All answers; none for a request that ended before its answer was sent whole, or that the model has no part in."""
+
+    @property
+    def outputs(self) -> list[Output]:
+        """What the model answered."""
+        return [answer.output for answer in self.answers]
 
     @property
     def seconds(self) -> float:

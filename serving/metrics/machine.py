@@ -15,15 +15,19 @@ from prometheus_client.registry import Collector
 
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.request_counts import RequestCounts
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
 
 from .dead_letters import DeadLetters
+from .request_families import request_families
 from .snapshot import ReadStatus, snapshot
 
 PREFIX = "millrace:"
 """How every name begins; vLLM's begin with `vllm:`."""
 MODEL_LABELS = ("model_name", "engine")
 """`engine` is the model's key: two models of one name may run side by side with other settings."""
+SOURCE_LABELS = (*MODEL_LABELS, "source")
+"""`source` is who sent requests: `server` or `job`."""
 _Of = TypeVar("_Of")
 
 
@@ -116,6 +120,36 @@ _OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
         "Drafted tokens that were right.",
         lambda model: model.stats.accepted_tokens,
     ),
+    _Measure(
+        GaugeMetricFamily,
+        "credits",
+        "Requests that the model's clients may have outstanding, all together.",
+        lambda model: model.credits_given,
+    ),
+    _Measure(
+        GaugeMetricFamily,
+        "credits_in_use",
+        "Requests that the model's clients have outstanding; one that two clients wait for counts twice.",
+        lambda model: model.credits_used,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "grammar_compilations",
+        "Constraints that were compiled, refused ones included; engines of other packages tell none.",
+        lambda model: model.stats.grammars_compiled,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "grammar_compilation_seconds",
+        "Seconds that these compilations took.",
+        lambda model: model.stats.grammar_seconds,
+    ),
+    _Measure(
+        CounterMetricFamily,
+        "grammar_cache_hits",
+        "Requests whose constraint was compiled, or on its way, for an earlier request.",
+        lambda model: model.stats.grammar_hits,
+    ),
     _Measure(CounterMetricFamily, "engine_steps", "Steps of the engine.", lambda model: model.stats.steps),
     _Measure(
         CounterMetricFamily,
@@ -148,10 +182,19 @@ _OF_JOBS: tuple[_Measure[JobStatus], ...] = (
 class MachineMetrics(Collector):
     """Looks at the machine at each scrape."""
 
-    def __init__(self, read: ReadStatus = read_status, queued: Callable[[], Mapping[str, int]] = dict) -> None:
-        """`queued`: requests that wait in this process, by their model's key."""
+    def __init__(
+        self,
+        read: ReadStatus = read_status,
+        queued: Callable[[], Mapping[str, int]] = dict,
+        answered: Callable[[], Mapping[tuple[str, str], RequestCounts]] | None = None,
+    ) -> None:
+        """`queued`: requests that wait in this process, by their model's key. `answered`: this server's own requests,
+        by the model's name and key. They take the place of what the manager saw of servers' requests: each server shows
+        its own.
+        """
         self._read = read
         self._queued = queued
+        self._answered = answered
         self._dead_letters = DeadLetters()
 
     def collect(self) -> Iterator[Metric]:
@@ -161,9 +204,18 @@ class MachineMetrics(Collector):
         yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=seen.status is not None)
         yield _uptime(seen.status)
         yield from (each.family(MODEL_LABELS, [((row.model, row.key), row) for row in models]) for each in _OF_MODELS)
+        yield from request_families(PREFIX, SOURCE_LABELS, self._requests(models))
         yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
         yield from _dead_letters(self._dead_letters.look(jobs, seen.jobs) if seen.status else {})
         yield _memory(seen.memory)
+
+    def _requests(self, models: Iterable[ModelStatus]) -> Iterator[tuple[Sequence[str], RequestCounts]]:
+        for model in models:
+            for source, counts in model.requests.items():
+                if self._answered is None or source != "server":
+                    yield (model.model, model.key, source), counts
+        for (name, key), counts in self._answered().items() if self._answered is not None else ():
+            yield (name, key, "server"), counts
 
     def _models(self, status: Status) -> list[ModelStatus]:
         queued = self._queued()

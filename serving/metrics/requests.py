@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.model_manager.wire.job_progress import spans
-from millrace.model_manager.wire.request import Output
+from millrace.model_manager.wire.request_counts import RequestCounter, RequestCounts
 
 from ..http.observers import Observed
-from .histogram import LabelledHistogram
-from .machine import MODEL_LABELS, PREFIX
-from .request_times import before_receipt
-
-_SECONDS = tuple(float(f"{step}e{power}") for power in range(-4, 3) for step in ("1", "2.5", "5"))
-_TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
-_TIMES = {
-    "time_to_first_token_seconds": "From a request's arrival to its first token, of requests that generate.",
-    "inter_token_latency_seconds": "Between two tokens of an answer: its mean, counted once for each token but the "
-    "first.",
-    "request_time_per_output_token_seconds": "Between two tokens of an answer: its mean, counted once an answer.",
-    "e2e_request_latency_seconds": "From a request's arrival to the end of its answer.",
-    "request_queue_time_seconds": "From a request's arrival to the first step of its prompt, counted once an answer.",
-    "request_prefill_time_seconds": "From the first step of a prompt to the first token, counted once an answer.",
-    "request_decode_time_seconds": "From the first token of an answer to its last, counted once an answer.",
-    "request_inference_time_seconds": "From the first step of a prompt to the last token, counted once an answer.",
-}
-_SIZES = {
-    "request_prompt_tokens": "Tokens of a request's prompts.",
-    "request_generation_tokens": "Tokens of a request's answers.",
-}
+from .machine import PREFIX
+from .request_times import phases_of_answer, to_first_token
 
 
 class RequestCollector(Collector):
@@ -46,12 +26,7 @@ class RequestCollector(Collector):
         self._lock = threading.Lock()
         self._running = 0
         self._ended = Counter[tuple[str, str, str]]()
-        self._answers = Counter[tuple[str, str, str]]()
-        self._histograms = {
-            name: LabelledHistogram(PREFIX + name, meaning, MODEL_LABELS, bounds)
-            for names, bounds in ((_TIMES, _SECONDS), (_SIZES, _TOKENS))
-            for name, meaning in names.items()
-        }
+        self._answered = defaultdict[tuple[str, str], RequestCounter](RequestCounter)
 
     def started(self, _request: Observed) -> None:
         """See Observer."""
@@ -66,67 +41,34 @@ class RequestCollector(Collector):
         with self._lock:
             self._running -= 1
             self._ended[request.route, str(request.status), request.error] += 1
-            if request.outputs:
-                self._answered(request, self._model())
+            if request.answers:
+                _count(request, self._answered[self._model()])
 
-    def _answered(self, request: Observed, model: tuple[str, str]) -> None:
-        """Count a request that the model has answered whole."""
-        seen = self._histograms
-        seen["e2e_request_latency_seconds"].observe(model, request.seconds)
-        seen["request_prompt_tokens"].observe(model, request.prompt_tokens)
-        seen["request_generation_tokens"].observe(model, request.generated_tokens)
-        if request.generated_tokens:
-            seen["time_to_first_token_seconds"].observe(model, _time_to_first_token(request))
-        waited = before_receipt(request)
-        for output in request.outputs:
-            self._output(output, model, waited)
-
-    def _output(self, output: Output, model: tuple[str, str], waited: float) -> None:
-        """`waited`: seconds before the manager's receipt."""
-        seen, gaps = self._histograms, output.num_generated - 1
-        self._answers[(*model, output.finish_reason.value)] += 1
-        queued, prefill, decode = spans(output.timings, output.num_generated)
-        seen["request_queue_time_seconds"].observe(model, waited + queued)
-        seen["request_prefill_time_seconds"].observe(model, prefill)
-        seen["request_decode_time_seconds"].observe(model, decode)
-        seen["request_inference_time_seconds"].observe(model, prefill + decode)
-        if gaps > 0:
-            gap = _generating(output) / gaps
-            seen["inter_token_latency_seconds"].observe(model, gap, gaps)
-            seen["request_time_per_output_token_seconds"].observe(model, gap)
+    def answered(self) -> dict[tuple[str, str], RequestCounts]:
+        """Counts of the requests that the model has answered whole, by its name and key."""
+        with self._lock:
+            return {model: counter.counts() for model, counter in self._answered.items()}
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as they are at one moment."""
-        with self._lock:
-            families = [*(each.family() for each in self._histograms.values()), *self._counts()]
-        yield from families
-
-    def _counts(self) -> Iterator[Metric]:
-        answers = CounterMetricFamily(
-            f"{PREFIX}request_success",
-            "Answers of the model, by what ended them: stop, length or deadline.",
-            labels=(*MODEL_LABELS, "finished_reason"),
-        )
+        """Metrics of HTTP requests, as they are at one moment. Those that were answered are beside the ones of jobs
+        (`MachineMetrics`).
+        """
         ended = CounterMetricFamily(
             f"{PREFIX}http_requests",
             "Requests to this server that ended, by path, status (499: the client hung up) and the error's code.",
             labels=("route", "status", "error"),
         )
-        for family, counts in ((answers, self._answers), (ended, self._ended)):
-            for labels, count in counts.items():
-                family.add_metric(labels, count)
-        yield from (answers, ended)
+        with self._lock:
+            running = self._running
+            for labels, count in self._ended.items():
+                ended.add_metric(labels, count)
+        yield ended
         meaning = "Requests to this server that are not answered."
-        yield GaugeMetricFamily(f"{PREFIX}http_requests_running", meaning, value=self._running)
+        yield GaugeMetricFamily(f"{PREFIX}http_requests_running", meaning, value=running)
 
 
-def _time_to_first_token(request: Observed) -> float:
-    """Seconds to the first token: as seen in a stream, else by the engine's time from the first token to the last."""
-    if request.first_token is not None:
-        return request.first_token - request.since
-    return max(0.0, request.seconds - max(map(_generating, request.outputs)))
-
-
-def _generating(output: Output) -> float:
-    """Seconds from the first token to the last."""
-    return output.timings.finished - output.timings.first_token
+def _count(request: Observed, counter: RequestCounter) -> None:
+    counter.request(request.seconds, to_first_token(request), request.prompt_tokens, request.generated_tokens)
+    for answer in request.answers:
+        output = answer.output
+        counter.answer(output.finish_reason, *phases_of_answer(request, answer), output.num_generated)

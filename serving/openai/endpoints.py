@@ -207,7 +207,7 @@ class ModelEndpoint(Endpoint):
             self._service.running.discard(exchange)
             exchange.cancel()
         observed.prompt_tokens = sum(end.output.prompt_tokens for end in ends)
-        observed.outputs = tuple(each for end in ends for each in end.choices)
+        observed.answers = exchange.answers(ends)
         observed.generated_tokens = sum(each.num_generated for each in observed.outputs)
 
     async def _whole(self, answer: Answers, exchange: Exchange, reply: HttpReply, _observed: Observed) -> list[End]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+import time
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.request import Adapter, Output
 
 from ..http.errors import HttpError
+from ..http.observers import Answer
 from .names import new_name
 from .service import Service
 from .submitting import Submission
@@ -59,6 +61,8 @@ class End(msgspec.Struct, frozen=True):
 
     index: int
     output: Output
+    at: float = msgspec.field(default_factory=time.monotonic)
+    """When it was there."""
 
     @property
     def choices(self) -> tuple[Output, ...]:
@@ -76,6 +80,8 @@ class Exchange:
         self._asked: dict[int, tuple[Submission, str]] = {}
         """Questions that are not answered, by the index of their first answers."""
         self._events: list[AnswerPart | End] = []
+        self._first_parts: dict[int, float] = {}
+        """When each answer of a stream had its first part."""
         self._unread = 0
         self._error: BaseException | None = None
         self._news: asyncio.Future[None] | None = None
@@ -124,6 +130,18 @@ class Exchange:
         self._unread = 0
         return events
 
+    def answers(self, ends: Iterable[End]) -> tuple[Answer, ...]:
+        """The answers of ended questions with their times. Of several answers to one question all come with the last;
+        each ended as much earlier as its client had it earlier.
+        """
+        found = []
+        for end in ends:
+            longest = max(each.latency for each in end.choices)
+            for index, output in enumerate(end.choices, end.index):
+                ended = end.at - (longest - output.latency)
+                found.append(Answer(output, ended, self._first_parts.get(index)))
+        return tuple(found)
+
     def cancel(self) -> None:
         """End what is not answered yet, wherever it is; returns at once."""
         for submission, request_id in self._asked.values():
@@ -142,6 +160,8 @@ class Exchange:
 
     def _piece(self, index: int, delta: Delta) -> None:
         self._events.append(AnswerPart(index + delta.index, delta))
+        if index + delta.index not in self._first_parts:
+            self._first_parts[index + delta.index] = time.monotonic()
         self._unread += len(delta.text) + _PER_LOGPROB * (len(delta.token_ids) if delta.logprobs is not None else 0)
         if self._unread > MOST_UNREAD:
             self._fail(RequestAborted("the client does not read its answer"))

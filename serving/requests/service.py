@@ -89,7 +89,7 @@ class Service:
         """What viewers of the page are sent."""
         self.metrics = CollectorRegistry()
         """Metrics of this server's requests and of the machine. Another thread collects them: a manager may be slow."""
-        for collector in (requests, MachineMetrics(served.read_status, self._queued)):
+        for collector in (requests, MachineMetrics(served.read_status, self._queued, requests.answered)):
             self.metrics.register(collector)
         self._loop = asyncio.get_running_loop()
         self._flushes = False

@@ -6,10 +6,10 @@ import threading
 import time
 from collections import deque
 
-from millrace.model_manager.wire.job_progress import RowLife, spans
+from millrace.model_manager.wire.job_progress import RowLife
 
 from ..http.observers import Observed
-from ..metrics.request_times import before_receipt, longest
+from ..metrics.request_times import Phases, phases
 
 _MOST = 20
 _COMPUTED_HERE = ("/tokenize", "/detokenize")
@@ -54,7 +54,7 @@ def _running(request: Observed, now: float) -> RowLife:
 
 
 def _ended(request: Observed) -> RowLife:
-    queued, prefill, decode = _spans(request)
+    queued, prefill, decode = phases(request) if request.answers else _until_it_failed(request)
     failed = bool(request.error) or request.status >= 400
     return RowLife(
         at=time.time(),
@@ -69,11 +69,7 @@ def _ended(request: Observed) -> RowLife:
     )
 
 
-def _spans(request: Observed) -> tuple[float, float, float]:
-    """Seconds queued, in prefill and in decode. Without answers the time before the first token is not divided."""
-    if not request.outputs:
-        first = request.seconds if request.first_token is None else request.first_token - request.since
-        return 0.0, first, request.seconds - first
-    output = longest(request)
-    queued, prefill, decode = spans(output.timings, output.num_generated)
-    return before_receipt(request) + queued, prefill, decode
+def _until_it_failed(request: Observed) -> Phases:
+    """Without answers the time before the first token is not divided."""
+    first = request.seconds if request.first_token is None else request.first_token - request.since
+    return Phases(0.0, first, request.seconds - first)

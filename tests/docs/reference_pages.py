@@ -28,6 +28,7 @@ from millrace.model_manager.wire.field_docs import field_docs
 from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
 from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.request_counts import Histogram, RequestCounts
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
@@ -44,7 +45,7 @@ from millrace.transforms.writing.output_rows import (
     PARQUET_SCHEMA,
     SCORED_SCHEMA,
 )
-from tests.serving.metrics.scrapes import machine_families, request_families
+from tests.serving.metrics.scrapes import answered_families, machine_families, server_families
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/reference").glob("*.md"))
 _PART = re.compile(r"(?<=<!-- made: )(\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -230,6 +231,8 @@ def status() -> Iterator[str]:
         "": Status,
         "models[].": ModelStatus,
         "models[].stats.": EngineStats,
+        "models[].requests.SOURCE.": RequestCounts,
+        "models[].requests.SOURCE.histograms.NAME.": Histogram,
         "models[].info.": ModelInfo,
         "jobs[].": JobStatus,
         "processes[].": ProcessStatus,
@@ -259,9 +262,14 @@ def machine_metrics() -> Iterator[str]:
     yield from _metric_rows(machine_families())
 
 
+def request_metrics() -> Iterator[str]:
+    """Every metric for Prometheus of answered requests."""
+    yield from _metric_rows(answered_families())
+
+
 def server_metrics() -> Iterator[str]:
-    """Every metric for Prometheus of a server's own requests."""
-    yield from _metric_rows(request_families())
+    """Every metric for Prometheus that a server alone has."""
+    yield from _metric_rows(server_families())
 
 
 def _metric_rows(families: Iterable[Metric]) -> Iterator[str]:
@@ -387,8 +395,8 @@ def _names(names: Iterable[str]) -> str:
 
 
 _ALL = (
-    *(flags, rows, parameters, metrics, status, figures, machine_metrics, server_metrics, error_classes),
-    *(engines, capabilities),
+    *(flags, rows, parameters, metrics, status, figures, machine_metrics, request_metrics, server_metrics),
+    *(error_classes, engines, capabilities),
 )
 PARTS = {each.__name__: each for each in _ALL}
 """The tables, by the names of their marks."""

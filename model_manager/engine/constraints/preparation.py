@@ -164,7 +164,10 @@ class Preparation:
         key = constraint.key()
         if key in self._compiling and not self._compiling[key].cancelled():
             future = self._compiling[key]
-            return future if sum(each is future for each in self._begun.values()) < _MOST_OF_ONE + more else None
+            if sum(each is future for each in self._begun.values()) >= _MOST_OF_ONE + more:
+                return None
+            compiler.counts.hit()
+            return future
         kept = compiler.kept(constraint)
         if kept is not None:
             ready: Future[Grammar] = Future()

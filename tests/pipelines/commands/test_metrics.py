@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,8 @@ def up(url: str) -> Scrape | None:
 
 
 def numbers(scrape: Scrape) -> dict[tuple[Any, ...], float]:
-    """Counters, by name and labels."""
-    counters = (each for each in scrape.samples if each.name.endswith("_total"))
+    """Counters and histograms, by name and labels."""
+    counters = (each for each in scrape.samples if each.name.endswith(("_total", "_bucket", "_count", "_sum")))
     return {(each.name, *sorted(each.labels.items())): each.value for each in counters}
 
 
@@ -107,15 +107,64 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
         status = json.loads(capsys.readouterr().out)
     assert any(0 < each.total("job_rows_done_total") < 300 for each in scrapes)
     assert any(each.total("num_requests_running") > 0 for each in scrapes)
-    answered = [*(each for each in scrapes if each.total("up") == 1), last]
-    for earlier, later in itertools.pairwise(answered):
-        known = numbers(later)
-        assert [name for name, value in numbers(earlier).items() if known[name] < value] == []
+    never_falls([*scrapes, last])
+    assert any(0 < each.total("e2e_request_latency_seconds_count") < 300 for each in scrapes)
+    assert any(each.total("credits") >= each.total("credits_in_use") > 0 for each in scrapes)
     (model,), (told,) = status["models"], status["jobs"]
     assert last.total("generation_tokens_total", engine=model["key"]) == model["stats"]["generated_tokens"] == 6000
     assert last.total("prompt_tokens_total", model_name=model["model"]) == model["stats"]["prompt_tokens"]
     assert last.total("job_rows_done_total", job=told["job"]) == told["finished"] == 300
     assert last.total("resident_memory_bytes", kind="engine") == int(model["stats"]["rss_mb"] * 2**20)
+
+
+def never_falls(scrapes: Sequence[Scrape]) -> None:
+    for earlier, later in itertools.pairwise(each for each in scrapes if each.total("up") == 1):
+        known = numbers(later)
+        assert [name for name, value in numbers(earlier).items() if known[name] < value] == []
+
+
+@pytest.mark.usefixtures("runtime")
+def test_histograms_have_the_times_of_every_row(run: Callable[..., None], tmp_path: Path) -> None:
+    with metrics() as (_, url):
+        run("--linger=300", step=0.001)
+        seen = eventually(lambda: up(url))
+    rows = [json.loads(line) for path in tmp_path.glob("out/c*.jsonl") for line in path.read_text().splitlines()]
+    queued, first, last = ([row["timings"][name] for row in rows] for name in ("queued", "first_token", "finished"))
+    totals = {
+        "time_to_first_token_seconds": sum(first),
+        "inter_token_latency_seconds": sum(last) - sum(first),
+        "request_time_per_output_token_seconds": (sum(last) - sum(first)) / 19,
+        "request_queue_time_seconds": sum(queued),
+        "request_prefill_time_seconds": sum(first) - sum(queued),
+        "request_decode_time_seconds": sum(last) - sum(first),
+        "request_inference_time_seconds": sum(last) - sum(queued),
+        "request_generation_tokens": 6000,
+        "request_prompt_tokens": sum(row["usage"]["prompt_tokens"] for row in rows),
+    }
+    of = {"model_name": EMBEDDED_MODEL, "source": "job"}
+    assert {name: seen.total(f"{name}_sum", **of) for name in totals} == pytest.approx(totals)
+    assert seen.total("e2e_request_latency_seconds_sum", **of) >= sum(last)
+    counts = {name: seen.total(f"{name}_count", **of) for name in [*totals, "e2e_request_latency_seconds"]}
+    assert counts.pop("inter_token_latency_seconds") == 300 * 19
+    assert set(counts.values()) == {len(rows)} == {300}
+    for name in counts:
+        assert seen.total(f"{name}_bucket", le="+Inf", **of) == 300
+    within = sum(each <= 0.25 for each in first)
+    assert seen.total("time_to_first_token_seconds_bucket", le="0.25", **of) == within
+    assert seen.total("request_success_total", finished_reason="length", **of) == 300
+
+
+@pytest.mark.usefixtures("runtime")
+def test_constraints_are_counted_as_they_are_compiled_and_found_again(run: Callable[..., None], tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "constraint": {"regex": ("yes|no", "[0-9]{2}")[number % 2]}} for number in range(30)]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with metrics() as (_, url):
+        run("--linger=300", "--input", f"{tmp_path}/a.jsonl")
+        seen = eventually(lambda: up(url))
+    assert seen.total("job_rows_done_total") == 300 + 30
+    assert seen.total("grammar_compilations_total", model_name=EMBEDDED_MODEL) == 2
+    assert seen.total("grammar_cache_hits_total", model_name=EMBEDDED_MODEL) == 28
+    assert seen.total("grammar_compilation_seconds_total", model_name=EMBEDDED_MODEL) > 0
 
 
 @pytest.mark.usefixtures("runtime")
@@ -169,11 +218,14 @@ def test_a_killed_engine_is_a_restart_and_its_rows_are_done_all_the_same(
         os.kill(status.models[0].pids[0], signal.SIGKILL)
 
     with metrics() as (_, url), ThreadPoolExecutor(1) as pool:
-        killed = pool.submit(kill)
-        run("--linger=300", step=0.05)
-        killed.result()
+        with looked(url) as scrapes:
+            killed = pool.submit(kill)
+            run("--linger=300", step=0.05)
+            killed.result()
         seen = eventually(lambda: up(url))
+    never_falls([*scrapes, seen])
     assert seen.total("engine_restarts_total") == 1
+    assert seen.total("e2e_request_latency_seconds_count", source="job") == 300
     assert (seen.total("job_rows_done_total"), seen.total("job_rows_failed_total")) == (300, 0)
 
 

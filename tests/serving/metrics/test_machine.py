@@ -7,21 +7,18 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
 from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ProcessStatus
 from millrace.serving.metrics.machine import MachineMetrics
-from tests.serving.metrics.scrapes import STATUS, Scrape
+from tests.serving.metrics.scrapes import STATUS, Scrape, counted, told
 
 MODEL = {"model_name": "tiny", "engine": "tiny-1"}
 
 
 def scrape(read: Callable[[], Status | None], queued: Callable[[], dict[str, int]] = dict) -> Scrape:
-    registry = CollectorRegistry()
-    registry.register(MachineMetrics(read, queued))
-    return Scrape(generate_latest(registry).decode())
+    return told(MachineMetrics(read, queued))
 
 
 @pytest.mark.parametrize(
@@ -40,10 +37,30 @@ def scrape(read: Callable[[], Status | None], queued: Callable[[], dict[str, int
         ("spec_decode_num_accepted_tokens_total", 6),
         ("engine_restarts_total", 5),
         ("model_ready", 1),
+        ("credits", 80),
+        ("credits_in_use", 9),
+        ("grammar_compilations_total", 7),
+        ("grammar_compilation_seconds_total", 0.5),
+        ("grammar_cache_hits_total", 11),
     ],
 )
 def test_a_model_has_its_numbers_under_its_name_and_key(name: str, value: float) -> None:
     assert scrape(lambda: STATUS).total(name, **MODEL) == value
+
+
+def test_a_server_shows_its_own_requests_in_place_of_what_the_manager_saw_of_servers() -> None:
+    seen_there = {"job": counted(1, 2, 3).counts(), "server": counted(4, 5).counts()}
+    model = msgspec.structs.replace(STATUS.models[0], requests=seen_there)
+    status = msgspec.structs.replace(STATUS, models=[model])
+
+    def by_source(seen: Scrape, name: str = "request_generation_tokens_sum") -> list[float]:
+        return [seen.total(name, source=source, **MODEL) for source in ("job", "server")]
+
+    own = {("tiny", "tiny-1"): counted(7).counts()}
+    assert by_source(told(MachineMetrics(lambda: status))) == [6, 9]
+    assert by_source(told(MachineMetrics(lambda: status, answered=lambda: own))) == [6, 7]
+    assert by_source(told(MachineMetrics(lambda: None, answered=lambda: own))) == [0, 7], "it keeps them itself"
+    assert by_source(told(MachineMetrics(lambda: status, answered=dict))) == [6, 0]
 
 
 def test_a_job_has_its_rows_and_tokens() -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
+from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.status import read_status
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
+from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.serving.http.observers import Observed
+from millrace.serving.metrics.machine import MachineMetrics
 from millrace.serving.metrics.requests import RequestCollector
-from tests.serving.metrics.scrapes import Scrape, answer, scraped
+from tests.serving.metrics.scrapes import Scrape, answer, scraped, told
 from tests.serving.servers import Server, connected, fake_server, request, running
+from tests.serving.window.feeds import feed
 from tests.waiting import eventually
 
 BODY: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
@@ -26,16 +32,21 @@ def counted(*requests: Observed) -> Scrape:
     for each in requests:
         metrics.started(each)
         metrics.finished(each)
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    return Scrape(generate_latest(registry).decode())
+    return told(MachineMetrics(lambda: None, answered=metrics.answered))
 
 
 def test_the_time_of_the_first_token_is_the_streams_or_reckoned_from_the_engines() -> None:
     stream = Observed(
-        "/v1/completions", since=10.0, first_token=12.0, ended=20.0, generated_tokens=1, outputs=(answer(1),)
+        "/v1/completions",
+        since=10.0,
+        first_token=12.0,
+        ended=20.0,
+        generated_tokens=1,
+        answers=(answer(1, ended=12.0),),
     )
-    whole = Observed("/v1/completions", since=10.0, ended=20.0, generated_tokens=5, outputs=(answer(5, 1.0, 9.0),))
+    whole = Observed(
+        "/v1/completions", since=10.0, ended=20.0, generated_tokens=5, answers=(answer(5, 1.0, 9.0, ended=20.0),)
+    )
     assert counted(stream).total("time_to_first_token_seconds_sum") == 2.0
     assert counted(whole).total("time_to_first_token_seconds_sum") == 2.0
 
@@ -43,15 +54,30 @@ def test_the_time_of_the_first_token_is_the_streams_or_reckoned_from_the_engines
 @pytest.mark.parametrize("first_token", [None, 13.0])
 def test_a_request_is_queued_from_its_arrival_then_in_prefill_then_in_decode(first_token: float | None) -> None:
     request = Observed("/v1/completions", since=10.0, first_token=first_token, ended=20.0, generated_tokens=5)
-    request.outputs = (answer(5, 2.5, 9.5),)  # received after 0.5 s, first scheduled 0.5 s later
+    # received after 0.5 s, first scheduled 0.5 s later
+    request.answers = (answer(5, 2.5, 9.5, ended=20.0, first_token=first_token),)
     seen = counted(request)
     times = {name: seen.total(f"request_{name}_time_seconds_sum") for name in ("queue", "prefill", "decode")}
     assert times == {"queue": 1.0, "prefill": 2.0, "decode": 7.0}
     assert seen.total("request_inference_time_seconds_sum") == 9.0
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_each_prompt_of_a_request_has_its_own_time_in_the_queue(streams: bool) -> None:
+    """The second was received after 5.5 s, when the first was answered; both were scheduled 0.5 s later."""
+    first = answer(5, 2.5, 4.5, ended=15.0, first_token=13.0 if streams else None)
+    second = answer(5, 2.5, 4.5, ended=20.0, first_token=18.0 if streams else None)
+    request = Observed("/v1/completions", since=10.0, first_token=first.first_token, ended=20.0, generated_tokens=10)
+    request.answers = (first, second)
+    seen = counted(request)
+    times = {name: seen.total(f"request_{name}_time_seconds_sum") for name in ("queue", "prefill", "decode")}
+    assert times == {"queue": 1.0 + 6.0, "prefill": 2 * 2.0, "decode": 2 * 2.0}
+    assert seen.total("time_to_first_token_seconds_sum") == 3.0
+    assert seen.total("time_to_first_token_seconds_count") == 1
+
+
 def test_an_answer_without_tokens_is_prefill_to_its_end() -> None:
-    seen = counted(Observed("/v1/embeddings", since=10.0, ended=12.0, outputs=(answer(0, 0.0, 1.5),)))
+    seen = counted(Observed("/v1/embeddings", since=10.0, ended=12.0, answers=(answer(0, 0.0, 1.5, ended=12.0),)))
     assert (seen.total("request_prefill_time_seconds_sum"), seen.total("request_decode_time_seconds_sum")) == (1, 0)
 
 
@@ -69,7 +95,7 @@ def test_requests_that_wait_in_the_server_for_a_credit_wait(slow_server: Server)
 
 
 def test_the_time_between_tokens_counts_once_for_each_but_the_first() -> None:
-    seen = counted(Observed("/v1/completions", generated_tokens=5, outputs=(answer(5, 1.0, 9.0), answer(1))))
+    seen = counted(Observed("/v1/completions", generated_tokens=5, answers=(answer(5, 1.0, 9.0), answer(1))))
     assert seen.total("inter_token_latency_seconds_count", engine="tiny-1") == 4
     assert seen.total("inter_token_latency_seconds_sum") == 8.0
     assert seen.total("request_time_per_output_token_seconds_count") == 1
@@ -77,7 +103,7 @@ def test_the_time_between_tokens_counts_once_for_each_but_the_first() -> None:
 
 
 def test_a_request_without_tokens_has_no_first_token() -> None:
-    seen = counted(Observed("/v1/embeddings", status=200, outputs=(answer(0),)))
+    seen = counted(Observed("/v1/embeddings", status=200, answers=(answer(0),)))
     assert seen.total("time_to_first_token_seconds_count") == 0
     assert seen.total("e2e_request_latency_seconds_count") == 1
 
@@ -104,6 +130,49 @@ def test_histograms_count_what_was_asked(server: Server) -> None:
     assert more("http_requests_total", route="/v1/completions", status="400") == 1
     assert more("http_requests_total", route="/tokenize") == 1
     assert seen.total("http_requests_running") == 0
+
+
+def test_a_servers_requests_and_those_of_others_are_told_apart_and_none_is_counted_twice(tmp_path: Path) -> None:
+    def counts(scrape: Scrape) -> dict[str, list[float]]:
+        names = ("e2e_request_latency_seconds_count", "request_generation_tokens_sum", "request_success_total")
+        return {source: [scrape.total(name, source=source) for name in names] for source in ("server", "job")}
+
+    config = ModelConfig(model=EMBEDDED_MODEL, backend="fake")
+    with fake_server(tmp_path / "rt") as server:
+        for body in (BODY, BODY | {"stream": True}):
+            assert server.post("/v1/completions", body).status_code == 200
+        with EngineClient.open(config, runtime=tmp_path / "rt") as client:
+            params = SamplingParams(max_tokens=3, ignore_eos=True)
+            for future in [client.submit([7, number], params, request_id=f"{number}") for number in range(5)]:
+                future.result()
+        seen = scraped(f"{server.url}/metrics")
+        beside = told(MachineMetrics(partial(read_status, tmp_path / "rt")))
+    assert counts(seen) == counts(beside) == {"server": [2, 8, 2], "job": [5, 15, 5]}
+    assert seen.total("e2e_request_latency_seconds_count") == 7
+    assert len({each.labels["engine"] for each in seen.samples if "engine" in each.labels}) == 1
+    from_arrival, from_receipt = (
+        each.total("e2e_request_latency_seconds_sum", source="server") for each in (seen, beside)
+    )
+    assert from_arrival > from_receipt > 0
+
+
+def test_prompts_in_one_stream_that_wait_for_each_other_are_timed_one_by_one(tmp_path: Path) -> None:
+    """The engine runs one at a time, and the server has two credits for its five prompts."""
+    body = BODY | {"prompt": [[number, 6] for number in range(5)], "stream": True}
+    with fake_server(tmp_path / "rt", "--max_num_seqs", "1", step=0.02) as server:
+        assert server.post("/v1/completions", body).status_code == 200
+        seen = scraped(f"{server.url}/metrics")
+        with feed(server.url) as frames:
+            figures = next(frames)["figures"]
+    queued, prefill, decode = (
+        seen.total(f"request_{name}_time_seconds_sum") for name in ("queue", "prefill", "decode")
+    )
+    latency, first = (seen.total(f"{name}_seconds_sum") for name in ("e2e_request_latency", "time_to_first_token"))
+    (row,) = figures["rows"]
+    assert row["decode"] >= decode + 4 / 5 * prefill, "all answers but the first are generated after its first token"
+    assert row["queued"] + row["prefill"] == pytest.approx(first, rel=0.2)
+    assert first < row["queued"] + row["prefill"] + row["decode"] <= latency
+    assert queued >= (0 + 1 + 2 + 3 + 4) / 5 * (prefill + decode), "each waits for all before it"
 
 
 def test_the_servers_metrics_name_the_model_as_the_machines_do(tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from millrace.serving.window.page import PATHS
 from tests.serving.servers import MODEL, Server, fake_server
+from tests.serving.window.feeds import feed
 from tests.waiting import eventually
 
 SECRET = "the secret of the prompt"
@@ -21,16 +19,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-
-
-@contextlib.contextmanager
-def feed(url: str, **headers: str) -> Iterator[Iterator[dict[str, Any]]]:
-    """The frames of a viewer."""
-    with httpx.stream("GET", f"{url}/events", headers=headers, timeout=60) as answer:
-        assert answer.status_code == 200
-        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-        data = (line.removeprefix("data: ") for line in answer.iter_lines() if line)
-        yield (json.loads(text) for text in data if text != "[DONE]")
 
 
 def test_frames_come_one_after_the_other_and_name_model_and_manager(server: Server) -> None:

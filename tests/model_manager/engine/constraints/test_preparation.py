@@ -23,6 +23,7 @@ class Held(GrammarCompiler):
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
+        self.counts = compiler.counts
         self.let_go = threading.Event()
         self.compiled = 0
 
@@ -56,6 +57,25 @@ def test_nobody_waits_for_a_compilation_but_those_whose_constraint_it_is(letters
     under_test.finish()
     assert all(re.fullmatch("[a-e]{3}", text(under_test.outputs[name].token_ids)) for name in ("a", "b"))
     assert held.compiled == 1
+
+
+def test_each_request_with_a_constraint_is_a_compilation_or_finds_one(letters: GrammarCompiler) -> None:
+    under_test, before = EngineUnderTest(grammars=letters), letters.counts.now()
+    for wave in range(2):  # the second finds what the first had compiled
+        for index in range(40):  # more than wait for one compilation
+            params = SamplingParams.parse({"constraint": {"regex": f"[ab]{{{1 + index % 2}}}c"}, "max_tokens": 5})
+            under_test.engine.add(Request(f"{wave}-{index}", [1, 2], params))
+        under_test.engine.add(Request(f"{wave}", [1, 2], SamplingParams.parse({"max_tokens": 2, "ignore_eos": True})))
+        under_test.finish()
+    refused = SamplingParams.parse({"constraint": {"regex": "a(?=b)"}})
+    for name in ("refused", "again"):
+        under_test.engine.add(Request(name, [1, 2], refused))
+        under_test.finish()
+    assert under_test.failures == {"refused": "InvalidRequest", "again": "InvalidRequest"}
+    stats = under_test.engine.stats()
+    assert stats.grammars_compiled - before.compiled == 2 + 1
+    assert stats.grammar_hits - before.hits == 78 + 1
+    assert stats.grammar_seconds > before.seconds
 
 
 def test_few_constraints_are_compiled_at_a_time_and_those_of_the_far_end_of_the_line_not_at_all(
