@@ -78,7 +78,7 @@ def _served(folder: Path, fields: dict[str, Any]) -> ManagedStart:
         environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime)}
         server = subprocess.Popen([*command, "--port", str(port), "--log_level", "warning"], env=environment)
         try:
-            _first_line(port, str(folder))
+            _first_line(server, port, str(folder))
             seconds = time.perf_counter() - began
             manager = psutil.Process(psutil.Process(_engine(runtime)).ppid())
             status = read_status(runtime)
@@ -93,17 +93,18 @@ def _served(folder: Path, fields: dict[str, Any]) -> ManagedStart:
     return started
 
 
-def _first_line(port: int, model: str) -> None:
+def _first_line(server: subprocess.Popen[bytes], port: int, model: str) -> None:
     body = json.dumps({"model": model, "prompt": _PROMPT, "max_tokens": 2, "stream": True, "ignore_eos": True})
-    while True:
-        with suppress(ConnectionRefusedError), closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+    while server.poll() is None:
+        with suppress(ConnectionError), closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
             connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             if response.status == http.HTTPStatus.OK:
-                response.readline()
+                assert response.readline().startswith(b"data: {")
                 return
             assert response.status == http.HTTPStatus.SERVICE_UNAVAILABLE, response.read()
         time.sleep(_MOMENT)
+    raise RuntimeError(f"the server ended with {server.returncode} before its first token")
 
 
 def _first_token(client: EngineClient, name: str) -> None:

@@ -37,7 +37,8 @@ class Adapters:
         self._find = find
         self._stamp = stamp
         self._clock = clock
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        """By name: one that takes long, or stands still, holds up no other."""
         self._found: dict[str, tuple[Adapter, object]] = {}
         self._failed: dict[str, tuple[str, float]] = {}
 
@@ -54,7 +55,7 @@ class Adapters:
             raise InvalidRequest(f"adapter of {len(name)} characters: takes at most {LONGEST_NAME}")
         if (known := self._known(name)) is not None:
             return known
-        with self._lock:
+        with self._locks.setdefault(name, threading.Lock()):
             return self._known(name) or self._looked_for(name)
 
     def _known(self, name: str) -> Adapter | None:

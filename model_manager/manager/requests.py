@@ -202,12 +202,14 @@ class Requests:
             self._conclude(entry, output, now)
 
     def _conclude(self, entry: Entry, output: Output, now: float) -> None:
+        was_given_up = entry.cancelled and not entry.receivers
         self._forget(entry)
         output = entry.told(output)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self._key, entry.request, output, now)
             self._jobs.finished(entry.request, output)
-            self._count(entry, output, now)
+            if not was_given_up:
+                self._count(entry, output, now)
         for client in entry.receivers:
             self._answer(client, output, now)
 
@@ -215,8 +217,9 @@ class Requests:
         counter = self.answered["server" if entry.request.served else "job"]
         generated = output.num_generated
         queued, prefill, decode = spans(output.timings, generated)
-        counter.request(now - entry.arrived, queued + prefill if generated else None, output.prompt_tokens, generated)
-        counter.answer(output.finish_reason, queued, prefill, decode, generated)
+        in_one_go = generated > 0 and not output.setbacks  # else its times are those of its last engine
+        counter.request(now - entry.arrived, queued + prefill if in_one_go else None, output.prompt_tokens, generated)
+        counter.answer(output.finish_reason, queued, prefill, decode, generated - 1 if in_one_go else 0)
 
     def _resume(self, entry: Entry) -> None:
         self._leave_engine(entry)

@@ -87,9 +87,11 @@ class RequestCounter:
             self._to_first[bisect_left(_TO_FIRST, to_first)] += 1
             totals["time_to_first_token_seconds"] += to_first
 
-    def answer(self, reason: FinishReason, queued: float, prefill: float, decode: float, generated_tokens: int) -> None:
-        """Count one answer to a request, by its seconds in each phase."""
-        totals, inference, gaps = self._totals, prefill + decode, generated_tokens - 1
+    def answer(self, reason: FinishReason, queued: float, prefill: float, decode: float, gaps: int) -> None:
+        """Count one answer to a request, by its seconds in each phase. `gaps`: how many tokens were generated after the
+        first in the seconds of `decode`; 0 if it is not known, as of an answer that went on in another engine.
+        """
+        totals, inference = self._totals, prefill + decode
         self._answers[reason] += 1
         self._queued[bisect_left(_OF_REQUEST, queued)] += 1
         totals["request_queue_time_seconds"] += queued

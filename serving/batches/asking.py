@@ -146,5 +146,5 @@ class AcceptedDesk(Desk):
         return msgspec.structs.replace(self._service.settings, max_tokens=None, max_inflight=_NO_LIMIT)
 
     def adapter_of(self, _name: str | None) -> str:
-        """None: it is in the row that the body became."""
+        """Empty: the row that the body became names it."""
         return ""

@@ -35,8 +35,9 @@ def request_families(
     for name, meaning in _MEANINGS.items():
         family = HistogramMetricFamily(prefix + name, meaning, labels=labels)
         for values, counts in rows:
-            if (seen := counts.histograms.get(name)) is not None:
-                family.add_metric(values, [*zip(_ENDS[name], accumulate(seen.counts), strict=True)], seen.total)
+            seen, ends = counts.histograms.get(name), _ENDS[name]
+            if seen is not None and len(seen.counts) == len(ends):  # else of a manager of another version
+                family.add_metric(values, [*zip(ends, accumulate(seen.counts), strict=True)], seen.total)
         yield family
     meaning = "Answers of the model, by what ended them: stop, length or deadline."
     answers = CounterMetricFamily(f"{prefix}request_success", meaning, labels=(*labels, "finished_reason"))

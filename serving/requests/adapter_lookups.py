@@ -31,11 +31,14 @@ class AdapterLookups:
         self._crossing = crossing
         self._queues: dict[str, SimpleQueue[_Asked | None]] = {}
         self._waiting: set[_Asked] = set()
+        self._has_ended = False
 
     async def find(self, path: str) -> Adapter | None:
         """The adapter of a path; None for an empty one. Raises what `find` raises, RequestAborted after `abort`."""
         if not path:
             return None
+        if self._has_ended:
+            raise RequestAborted("the server ends")
         asked: _Asked = asyncio.get_running_loop().create_future()
         self._queue(path).put(asked)
         self._waiting.add(asked)
@@ -46,12 +49,14 @@ class AdapterLookups:
 
     def abort(self) -> None:
         """Have all that wait raise RequestAborted, as the server ends."""
+        self._has_ended = True
         for asked in self._waiting:
             if not asked.done():
                 asked.set_exception(RequestAborted("the server ends"))
 
     def close(self) -> None:
         """End the threads; one whose look-up stands still ends with the process."""
+        self._has_ended = True
         for queue in self._queues.values():
             queue.put(None)
 

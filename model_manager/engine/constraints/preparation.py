@@ -49,7 +49,10 @@ class Preparation:
         self._replaying: ThreadPoolExecutor | None = None
         self._compiling: dict[bytes, Future[Grammar]] = {}
         self._waiting: dict[str, Sequence] = {}
-        self._priorities: Counter[int] = Counter()  # of those that wait
+        self._priorities: Counter[int] = Counter()  # of those that wait for their compilation
+        self._closing: set[str] = set()
+        self._out_of_line = ""
+        """The last one whose compilation was started before its turn in line."""
         self._line = SequenceHeap()  # sequences whose compilation has not started
         self._put_off: list[Sequence] = []  # postponed until a compilation ends
         self._begun: dict[str, Future[Any]] = {}
@@ -67,21 +70,22 @@ class Preparation:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence for compilation. Raises InvalidRequest if the model takes no constraints."""
         _asked(sequence, self._compiler)
-        self._wait(sequence)
+        self._waiting[sequence.request_id] = sequence
+        self._priorities[sequence.rank[0]] += 1
         self._line.push(sequence.rank, sequence)
 
     def close(self, sequence: Sequence) -> None:
         """Queue a cut output for a search of its ending; it is `ready` afterwards."""
-        self._wait(sequence)
-        self._begun[sequence.request_id] = self._replay(sequence.closing)
-
-    def _wait(self, sequence: Sequence) -> None:
         self._waiting[sequence.request_id] = sequence
-        self._priorities[sequence.rank[0]] += 1
+        self._closing.add(sequence.request_id)
+        self._begun[sequence.request_id] = self._replay(sequence.closing)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence that has ended."""
-        if self._waiting.pop(sequence.request_id, None) is not None:
+        known = self._waiting.pop(sequence.request_id, None) is not None
+        if sequence.request_id in self._closing:
+            self._closing.remove(sequence.request_id)
+        elif known:
             self._priorities[sequence.rank[0]] -= 1
             if not self._priorities[sequence.rank[0]]:
                 del self._priorities[sequence.rank[0]]
@@ -91,7 +95,7 @@ class Preparation:
 
     @property
     def least_urgent(self) -> int | None:
-        """The highest priority number of sequences that wait here; None if there are none."""
+        """The highest priority number of sequences that wait for their compilation; None if there are none."""
         return max(self._priorities, default=None)
 
     def begin_longest_waiting(self, most_urgent: float) -> None:
@@ -101,12 +105,13 @@ class Preparation:
         above = min(most_urgent, min(self._priorities, default=math.inf))
         if len(self._priorities) == 1 and above in self._priorities:
             return
-        if not any(self._waiting[name].rank[0] > above for name in self._begun):
+        if self._out_of_line not in self._begun:
             others = (each for each in self._line.sequences() if each.rank[0] > above)
             sequence = min(others, key=lambda each: each.rank[1], default=None)
             future = None if sequence is None else self._future(*_asked(sequence, self._compiler), more=1)
             if sequence is not None and future is not None:
                 self._line.remove(sequence.rank)
+                self._out_of_line = sequence.request_id
                 self._begun[sequence.request_id] = future
 
     def begin(self, last: Rank | None) -> None:
@@ -160,7 +165,9 @@ class Preparation:
         self._compiling = compiling
 
     def _future(self, constraint: Constraint, compiler: GrammarCompiler, more: int = 0) -> Future[Grammar] | None:
-        """The future of a sequence's grammar: running, finished, or new; None if enough are pending, and `more`."""
+        """The future of a sequence's grammar: running, finished, or new; None if enough are pending. `more` than usual
+        may be.
+        """
         key = constraint.key()
         if key in self._compiling and not self._compiling[key].cancelled():
             future = self._compiling[key]

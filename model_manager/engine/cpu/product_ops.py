@@ -21,7 +21,7 @@ _STEP_BYTES = 4 * PANEL
 _FEW_ROWS, _GROUP_ROWS, _GROUP_VECTORS = 2, 4, 3
 """With AVX2 so few rows take a panel's six vectors at once; more rows four at a time, and three vectors. So sums and
 factors together fit 16 registers. With AVX-512 so few rows are widened in vectors: that takes fewer instructions, but
-more of those that multiply.
+uses the ports that multiply.
 """
 _UPPER_HALF = -0x10000
 _ZERO_POINTS = -0x7F7F7F80

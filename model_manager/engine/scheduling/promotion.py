@@ -19,8 +19,10 @@ to be computed again before its next turn, but within these bounds.
 """
 PART_OF_ROWS = 4
 """A fourth of the sequences that run may be promoted, and at least one."""
+PART_OF_BLOCKS = 4
+"""None is promoted beside others that need more than a fourth of the blocks."""
 BANK = 4
-"""Turns that less urgent sequences may have had beforehand, where they ran anyway, for each that may be owed."""
+"""What less urgent sequences have without a promotion counts as had beforehand, up to so many times the most owed."""
 PROMOTED = -(1 << 62)
 """The priority number of promoted sequences, lower than any request's."""
 
@@ -111,7 +113,7 @@ class Promotion:
         having = [each.request_id for each in sequences if each.turn_ends is not None]
         assert sorted(having) == sorted(each.request_id for each in self.promoted)
         assert all(each.rank[0] == PROMOTED for each in self.promoted)
-        assert sum(not each.lacks_adapter for each in self.promoted) <= self._most
+        assert sum(not each.lacks_adapter for each in self.promoted) <= self._most + 1  # which has found its adapter
 
 
 def _turn_ends(sequence: Sequence) -> int:

@@ -16,7 +16,7 @@ from operator import itemgetter
 from .batch_table import BatchTable, Scheduled
 from .block_manager import BlockManager
 from .prefix_cache import BEING_COMPUTED
-from .promotion import PART_OF_ROWS, Promotion
+from .promotion import PART_OF_BLOCKS, Promotion
 from .sequence import Rank, Sequence, SequenceStatus
 from .waiting_queue import WaitingQueue
 
@@ -247,11 +247,13 @@ class Scheduler:
                 break
             first = min(others, key=lambda each: each.rank[1])
             self._move(first, self._promotion.begin(first))
+            if first.lacks_adapter:  # unless it finds it in the next step
+                break
 
     def _promoted_fill(self) -> bool:
         """True if promoted sequences have, or need, so many blocks that no further one is promoted beside them."""
         needed = sum(each.num_tokens // self._blocks.block_size + 1 for each in self._promotion.promoted)
-        return needed > self._blocks.num_blocks // PART_OF_ROWS
+        return needed > self._blocks.num_blocks // PART_OF_BLOCKS
 
     def _move(self, sequence: Sequence, rank: Rank) -> None:
         if sequence.status is SequenceStatus.RUNNING:
@@ -333,10 +335,11 @@ class Scheduler:
         return given
 
     def _most_of_promoted(self, budget: int) -> int:
-        """Tokens that prompts of promoted sequences may have: half of a step's while others have prompts."""
-        others = itertools.chain(self.running.values(), self.waiting.window)
-        waits = any(each.turn_ends is None and each.num_remaining_tokens > 1 for each in others)
-        return max(1, budget // 2) if waits else budget
+        """Tokens that prompts of promoted sequences may have: half of a step's while more urgent ones have prompts."""
+        starting = self.waiting.window if len(self.running) < self._max_num_seqs else ()
+        most_urgent = self.most_urgent
+        urgent = (each for each in itertools.chain(self.running.values(), starting) if each.rank[0] == most_urgent)
+        return max(1, budget // 2) if any(each.num_remaining_tokens > 1 for each in urgent) else budget
 
     def _puts_off(self) -> bool:
         """True if prompts wait until more of them can be admitted in one step; but not for long."""
@@ -356,6 +359,7 @@ class Scheduler:
         """
         if not self.waiting or budget <= 0 or len(self.running) == self._max_num_seqs:
             return
+        total = budget
         for sequence in self._by_preference():
             if not self._may_start(sequence):
                 continue
@@ -364,7 +368,8 @@ class Scheduler:
                     continue
                 break
             self._start(sequence)
-            chunk = min(sequence.num_remaining_tokens, budget)
+            most = budget if sequence.turn_ends is None else min(budget, self._most_of_promoted(total))
+            chunk = min(sequence.num_remaining_tokens, most)
             batch.append(Scheduled(sequence, chunk))
             budget -= chunk
             if budget <= 0 or len(self.running) == self._max_num_seqs:

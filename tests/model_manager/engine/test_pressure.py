@@ -147,6 +147,7 @@ def narrow_look_ahead() -> Iterator[None]:
     with (
         mock.patch.multiple(scheduler, LOOK_AHEAD=4, MOST_OVERTAKES=MOST_OVERTAKES),
         mock.patch.multiple(promotion, SHARE=2, TURN=2, PART_OF_ROWS=2),
+        mock.patch.object(scheduler, "PART_OF_BLOCKS", 2),
     ):
         yield
 

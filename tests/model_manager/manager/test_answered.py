@@ -79,6 +79,19 @@ def test_engines_are_counted_together_and_their_deaths_take_nothing_away() -> No
     assert status(made).restarts == 1
 
 
+def test_the_first_token_of_an_answer_that_went_on_in_another_engine_is_not_known() -> None:
+    """Its times are those of the last engine, and its tokens those of both."""
+    made = world(1)
+    for engine_dies in (False, True):
+        made.submit(1, request(f"{engine_dies}"))
+        if engine_dies:
+            made.die(0)
+            made.load(0)
+        made.finish_all()
+        assert number(counts(made)) == 1 + engine_dies
+        assert number(counts(made), "time_to_first_token_seconds") == 1
+
+
 def test_counters_of_engines_never_fall_as_engines_die_or_are_unloaded() -> None:
     made = world(1, num_engines=2)
     for index in (0, 1):

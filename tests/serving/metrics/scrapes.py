@@ -65,7 +65,7 @@ def counted(*generated: int) -> RequestCounter:
     counter = RequestCounter()
     for tokens in generated:
         counter.request(1.0, 0.5, 2, tokens)
-        counter.answer(FinishReason.LENGTH, 0.25, 0.25, 0.5, tokens)
+        counter.answer(FinishReason.LENGTH, 0.25, 0.25, 0.5, tokens - 1)
     return counter
 
 

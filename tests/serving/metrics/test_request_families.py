@@ -33,7 +33,7 @@ def test_what_is_counted_is_as_if_the_library_had_counted_each_value(seen: list[
         each.labels("a"), each.labels("b")
     for of, first, decode, tokens in seen:
         ours[of].request(first + decode, first if tokens else None, 3, tokens)
-        ours[of].answer(FinishReason.STOP, first / 2, first / 2, decode, tokens)
+        ours[of].answer(FinishReason.STOP, first / 2, first / 2, decode, tokens - 1)
         once = {
             "e2e_request_latency_seconds": first + decode,
             "request_queue_time_seconds": first / 2,

@@ -169,10 +169,11 @@ def test_prompts_in_one_stream_that_wait_for_each_other_are_timed_one_by_one(tmp
     )
     latency, first = (seen.total(f"{name}_seconds_sum") for name in ("e2e_request_latency", "time_to_first_token"))
     (row,) = figures["rows"]
-    assert row["decode"] >= decode + 4 / 5 * prefill, "all answers but the first are generated after its first token"
-    assert row["queued"] + row["prefill"] == pytest.approx(first, rel=0.2)
-    assert first < row["queued"] + row["prefill"] + row["decode"] <= latency
-    assert queued >= (0 + 1 + 2 + 3 + 4) / 5 * (prefill + decode), "each waits for all before it"
+    assert row["decode"] >= decode, "all answers are generated after the first token, one at a time"
+    assert row["queued"] <= first < row["queued"] + row["prefill"] + row["decode"] <= latency
+    assert prefill >= 5 * 0.02
+    least = (0 + 1 + 2 + 3 + 4) * BODY["max_tokens"] * 0.02
+    assert queued >= least / 2, "each waits for all before it, and no step is shorter than 0.02 s"
 
 
 def test_the_servers_metrics_name_the_model_as_the_machines_do(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def test_a_row_is_the_same_bits_whatever_its_company(emitter: Emitter, fmt: Form
 
 def _units_here(fmt: Format) -> list[Unit]:
     has = torch.cpu.get_capabilities()
-    own = has[{Format.INT8: "avx512_vnni", Format.BFLOAT16: "avx512_bf16", Format.FLOAT32: "avx512_f"}[fmt]]
-    widens = fmt == Format.BFLOAT16 and has["avx512_f"]
+    own = has.get({Format.INT8: "avx512_vnni", Format.BFLOAT16: "avx512_bf16", Format.FLOAT32: "avx512_f"}[fmt], False)
+    widens = fmt == Format.BFLOAT16 and has.get("avx512_f", False)
     tiles = unit_of(fmt, 32) == Unit.TILES
     present = {Unit.AVX2: True, Unit.WIDENED: widens, Unit.AVX512: own, Unit.TILES: tiles}
     return [unit for unit in Unit if present[unit]]

@@ -166,7 +166,7 @@ def test_rows_whose_prompts_get_tokens_are_not_promoted_before_those_of_a_job_th
 def test_a_promoted_row_without_its_adapter_holds_up_nobody_who_takes_none() -> None:
     driver = Saturated(1, waiting=30, tokens=3)
     row = driver.add("row", 3, max_tokens=4)
-    row.adapter = Adapter("x", "digest", "/")
+    row.adapter = Adapter("x", "/", "digest")
     others = [driver.add(f"row {index}", 3, max_tokens=4) for index in range(3)]
     given = driver.steps(8 * SHARE * TURN)
     assert all(map(has_ended, others))
