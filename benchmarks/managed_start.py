@@ -41,9 +41,9 @@ class ManagedStart:
 
     first_token_s: float
     load_s: float
-    """Of the model by the engine: a part of it."""
+    """The engine's load of the model: a part of it."""
     peak_rss_mb: float
-    """Of the manager and all that it started; pages that they share count for each."""
+    """The sum over the manager and all that it started; pages that they share count for each."""
     memory: dict[str, float] = field(default_factory=dict)
 
 

@@ -145,7 +145,10 @@ def lift_job_timeout(options: PipelineOptions, runner: Runner) -> None:
 
 
 class FlinkOptions(PipelineOptions):
-    """Options of Flink's job server that Beam's Python does not know; None is the job server's own default."""
+    """Options of Flink's job server that Beam's Python does not know; None is the job server's own default.
+
+    Beam finds options as the subclasses of PipelineOptions that are defined, so this one is there once it is imported.
+    """
 
     @classmethod
     def _add_argparse_args(cls, parser: Any) -> None:

@@ -39,7 +39,7 @@ BOUNDS: dict[str, tuple[float, ...]] = {
     "request_prompt_tokens": _TOKENS,
     "request_generation_tokens": _TOKENS,
 }
-"""Of each histogram the largest value of each bucket, ascending; a last bucket takes all larger values. The names and
+"""The largest value of each bucket, ascending, by histogram; a last bucket takes all larger values. The names and
 bounds are vLLM's; below its smallest bound are further ones here, for models that take less than 10 ms a token.
 """
 

@@ -46,7 +46,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     revision: str = ""
     """Contents of the model (store/revisions.py)."""
     chat: bool = False
-    """Of an engine that takes text: plain text is one user turn of a conversation, unless the client says otherwise."""
+    """True if an engine that takes text reads it as one user turn, unless the client says otherwise."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):

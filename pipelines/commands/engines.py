@@ -47,7 +47,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if flags.action and not flags.name:
         raise ConfigError(f"millrace engines install: takes a name, one of {', '.join(_installable())}")
     if flags.device and not flags.action:
-        raise ConfigError(f"--device {flags.device}: is for millrace engines install NAME")
+        raise ConfigError(f"--device {flags.device} needs millrace engines install NAME")
     return flags
 
 

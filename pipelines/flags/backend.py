@@ -102,7 +102,7 @@ def check_engine_flags(model: ModelConfig, task: str, params: SamplingParams) ->
 def _imply(fields: dict[str, Any], flag: str, backend: str) -> None:
     """A flag that is about one back end names it; raises ConfigError beside another."""
     if fields.setdefault("backend", backend) != backend:
-        raise ConfigError(f"{flag}: is for --backend {backend}; leave it out with --backend {fields['backend']}")
+        raise ConfigError(f"{flag} needs --backend {backend}; leave it out with --backend {fields['backend']}")
 
 
 def _separate(pairs: Sequence[str]) -> list[str]:

@@ -58,7 +58,7 @@ def _check_class(path: str) -> None:
         raise ConfigError(f"--runner {path}: {module} has no {name}{hint}")
     runner = getattr(found, name)
     if not callable(runner) or (isinstance(runner, type) and not issubclass(runner, PipelineRunner)):
-        raise ConfigError(f"--runner {path}: is no class of a runner: takes {_TAKES}")
+        raise ConfigError(f"--runner {path}: names no class of a runner: takes {_TAKES}")
 
 
 def _nearest(given: str) -> str | None:

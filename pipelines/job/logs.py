@@ -94,6 +94,7 @@ def _handling(handler: logging.Handler, ours: str, theirs: int) -> Iterator[None
         yield
     except KeyboardInterrupt:
         root.addHandler(logging.NullHandler())  # else Python prints what the runner's threads log as the process ends
+        others.clear()  # and so would these
         raise
     finally:
         root.removeHandler(handler)

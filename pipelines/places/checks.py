@@ -140,7 +140,7 @@ def _check_runner(options: JobOptions) -> None:
     if options.is_stream and not runner.takes_streams:
         default, *others = (each.name for each in TRIED if each.takes_streams)
         raise ConfigError(
-            f"--runner {options.beam.view_as(StandardOptions).runner}: is for input that ends, and {options.source} "
+            f"--runner {options.beam.view_as(StandardOptions).runner}: reads input that ends, and {options.source} "
             f"does not: takes {default} (the default), {', '.join(others)}"
         )
     if options.stateful and options.source.is_broker and not runner.keeps_state:

@@ -37,7 +37,7 @@ def runs_on_flink(options: PipelineOptions) -> bool:
     runner = runner_of(options)
     if runner.needs_job_endpoint and not endpoint:
         raise ConfigError(
-            "--job_endpoint: is missing: --runner PortableRunner takes a job to a job server; takes the HOST:PORT of "
+            "--job_endpoint is missing: --runner PortableRunner takes a job to a job server; takes the HOST:PORT of "
             "one, such as localhost:8099"
         )
     described = _options_of(endpoint, options) if endpoint and endpoint != _EMBEDDED else []

@@ -17,7 +17,7 @@ from .record import Problem
 MOST_PROBLEMS = 100
 """Problems that are told of one file."""
 _MOST_BYTES = 15 * 2**20
-"""Of a line: the job takes rows of 16 MiB."""
+"""Longest line: the job takes rows of 16 MiB."""
 _BOM = b"\xef\xbb\xbf"
 _SHOWN = 80
 

@@ -41,7 +41,7 @@ class Observed(msgspec.Struct):
     prompt_tokens: int = 0
     generated_tokens: int = 0
     headers: Sequence[tuple[bytes, bytes]] = ()
-    """Of the request, names in lower case."""
+    """The request's headers, names in lower case."""
     answers: tuple[Answer, ...] = ()
     """All answers; none for a request that ended before its answer was sent whole, or that the model has no part in."""
 

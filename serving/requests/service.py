@@ -38,7 +38,7 @@ MOST_NAMED = 8
 """Most models that an error names."""
 _Made = TypeVar("_Made")
 JobCommand = Callable[[str, Sequence[str]], list[str]]
-"""Of a command of millrace's, such as `run`, and its further flags: the whole command line, which answers with this
+"""A command of millrace's, such as `run`, and its further flags → the whole command line, which answers with this
 server's model. Its process leads a group, and ends with the server's even where that is killed.
 """
 

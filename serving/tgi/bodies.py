@@ -86,7 +86,7 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True):
     parameters: GenerateParameters = GenerateParameters()
     """How it is answered."""
     stream: bool = False
-    """Of the base address alone: answer as `/generate_stream` does."""
+    """Whether the base address answers as `/generate_stream` does."""
 
 
 def read_body(fields: Mapping[str, Any], *, is_stream: bool) -> GenerateBody:

@@ -95,12 +95,6 @@ class Running:
         found: list[int] = eventually(pids, "an engine")
         return found[0]
 
-    def generated_tokens(self) -> int:
-        """Tokens that the engine that runs now has generated."""
-        status = read_status(self.runtime)
-        assert status is not None
-        return next(model.stats.generated_tokens for model in status.models if model.key == self.client.key)
-
     def disturbed(self, most: int, *, shown: bool, **params: Any) -> list[tuple[Output, Output]]:
         """Answers of an engine, each with that to the same request where the engine was killed once tokens had come.
 
@@ -313,7 +307,6 @@ class Scenarios:
         pairs = running.disturbed(300, shown=keeps)
         if keeps:
             assert all(each.recomputed_tokens > each.prompt_tokens for _, each in pairs), "no engine was given tokens"
-            assert running.generated_tokens() < 300 * len(pairs), "the second engine generated them all"
         else:
             assert {each.recomputed_tokens for _, each in pairs} == {0}
         different = [(one.text, other.text) for one, other in pairs if one.text != other.text]

@@ -106,7 +106,7 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--backend", "gpu"], "backend"),
         (
             [*INPUT, "--backend", "vllm", "--endpoint", "http://a"],
-            "--endpoint: is for --backend endpoint; leave it out",
+            "--endpoint needs --backend endpoint; leave it out",
         ),
         (["stray", *INPUT], "unexpected argument 'stray'"),
         ([*INPUT, "--schema", "s.json"], "--schema: millrace run does not take it; extract takes it"),
@@ -138,8 +138,8 @@ def test_labels_are_the_jobs_on_dataflow() -> None:
 @pytest.mark.parametrize(
     ("runner", "told"),
     [
-        ("os.path", "is no class of a runner: takes DirectRunner, "),
-        ("json.JSONDecoder", "is no class of a runner: takes DirectRunner, "),
+        ("os.path", "names no class of a runner: takes DirectRunner, "),
+        ("json.JSONDecoder", "names no class of a runner: takes DirectRunner, "),
         (".X", "names no class: takes DirectRunner, PrismRunner, "),
         ("FooRunner", "there is no such runner: takes DirectRunner, PrismRunner, FlinkRunner, PortableRunner, "),
         ("Flnik", "there is no such runner: did you mean FlinkRunner?"),

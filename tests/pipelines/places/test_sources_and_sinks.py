@@ -113,7 +113,7 @@ def test_dead_letters_go_where_the_results_go_unless_told_otherwise() -> None:
             ["--input", "a.jsonl", "--output", TOPIC, "--dead_letters=out/l", "--resume"],
             "--resume needs files as --output",
         ),
-        (["--input", KAFKA, "--output", TOPIC, "--runner=FnApiRunner"], "--runner FnApiRunner: is for input that ends"),
+        (["--input", KAFKA, "--output", TOPIC, "--runner=FnApiRunner"], "--runner FnApiRunner: reads input that ends"),
         (["--input", KAFKA, "--output", TOPIC, "--runner=DirectRunner"], "takes PrismRunner (the default)"),
     ],
 )

@@ -56,7 +56,7 @@ def test_what_accepts_connections_and_says_nothing_is_no_job_server(monkeypatch:
 
 def test_a_runner_for_job_servers_takes_the_name_of_one(tmp_path: Path, refused: Refused) -> None:
     told = refused.run(*files(tmp_path), *PORTABLE)
-    assert told.startswith("millrace: --job_endpoint: is missing: --runner PortableRunner takes ")
+    assert told.startswith("millrace: --job_endpoint is missing: --runner PortableRunner takes ")
 
 
 def test_a_job_server_says_whether_it_is_flinks() -> None:

@@ -21,7 +21,7 @@ def test_a_stream_on_a_terminal_shows_its_progress_alone(broker: Kafka, runtime:
     flags = ["--backend=fake", "--max_tokens=4", "--linger=0.5", f"--prism_location={prism()}"]
     with on_terminal([*command, *flags]) as job:
         until(lambda: broker.committed(prompts) == 20)
-        until(lambda: "20 done, waiting for more" in job.shown())
+        until(lambda: "20 rows, waiting for more" in job.shown())
         job.process.send_signal(signal.SIGINT)
         shown = job.ended(300)
     assert "Bundle" not in shown
