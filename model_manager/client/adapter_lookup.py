@@ -21,9 +21,7 @@ _TRY_AGAIN_AFTER = 30.0
 
 
 class Adapters:
-    """Adapters by name; thread-safe. They are fetched one at a time; who names one that was found before does not wait
-    for that.
-    """
+    """Adapters by name; thread-safe. A caller waits for the look-up of the adapter that it names, and of no other."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ def source_of(model: str) -> ModelSource:
 
 
 def may_be_remote(name: str) -> bool:
-    """True unless the form of a name says that it is of this machine. Looks at no file: that may take long."""
+    """False if a name has the form of a path of this machine. Reads no file, since that may take long."""
     return "/" in name and not name.startswith(("/", ".", "~"))
 
 

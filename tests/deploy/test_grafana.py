@@ -23,7 +23,7 @@ SCRAPED = {"instance"}
 
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
-    """Of a server that has answered a request, beside which a job had an answer, a dead letter and a constraint."""
+    """The metrics of a server with an answer, beside a job with an answer, a dead letter and a constraint."""
     folder = tmp_path_factory.mktemp("grafana")
     rows = [{"prompt": "a"}, {"prompt": "b", "deadline": 1e-9}, {"prompt": "c", "constraint": {"regex": "yes|no"}}]
     (folder / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

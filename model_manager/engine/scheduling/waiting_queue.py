@@ -29,7 +29,7 @@ class WaitingQueue:
         self._beyond = SequenceHeap()
         self._priorities: Counter[int] = Counter()
         self._returned: dict[str, Sequence] = {}
-        """Those that have run before."""
+        """Sequences that have run before, by id."""
 
     def __len__(self) -> int:
         return len(self._sequences)

@@ -62,7 +62,7 @@ def test_what_is_counted_is_as_if_the_library_had_counted_each_value(seen: list[
 
 
 def test_bounds_are_vllms_and_finer_ones_below_its_smallest() -> None:
-    """Of vLLM 0.11, vllm/v1/metrics/loggers.py."""
+    """The bounds are those in vllm/v1/metrics/loggers.py of vLLM 0.11."""
     between = [
         0.01,
         0.025,
