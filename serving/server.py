@@ -108,12 +108,14 @@ class _Serving:
         return url(sock, "http" if self._settings.ssl_certfile is None else "https")
 
     def _opened(self, opened: Future[EngineClient], server: Uvicorn, service: Service) -> None:
+        if self._is_ending:
+            return  # whether the model was loaded after all, nobody needs to know
         error = opened.exception()
         if error is None:
             gc.freeze()  # to look at all that was loaded by now would hold the loop for a tenth of a second each time
             gc.set_threshold(_BETWEEN_COLLECTIONS)
             self._tell(f"{service.served.model} is ready")
-        elif not self._is_ending:
+        else:
             self._error = error
             self._end(server, service)
 
