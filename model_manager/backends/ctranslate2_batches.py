@@ -29,7 +29,7 @@ _ENGINES_FAULT = re.compile("out of memory|bad_alloc|CUDA|cuBLAS|cuDNN", re.IGNO
 
 
 @dataclass(frozen=True)
-class _Group:
+class _BatchParameters:
     """Parameters that are a batch's, not a request's."""
 
     temperature: float
@@ -47,7 +47,7 @@ class _Generation:
     name: str
     tokens: list[str]
     most: int
-    group: _Group
+    group: _BatchParameters
     count: int = 0
     over: bool = False
     """It has its last token."""
@@ -105,7 +105,7 @@ class BatchedGenerator:
 
     def submit(self, sequence: Sequence, params: SamplingParams) -> None:
         made = sequence.num_output_tokens
-        group = _Group(
+        group = _BatchParameters(
             params.temperature if is_sampled(params) else 0.0,
             cut(params.top_k, len(self.vocabulary)),
             above_zero(params.top_p),

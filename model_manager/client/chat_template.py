@@ -85,7 +85,7 @@ def find_template(folder: Path, declared: object) -> str | None:
 
 
 def _environment(now: Callable[[], datetime]) -> LimitedEnvironment:
-    environment = LimitedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = LimitedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.add_filter("tojson", _to_json)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
@@ -127,7 +127,7 @@ def _check_public(name: object) -> None:
         raise SecurityError(f"a namespace takes no name with a leading underscore, got {name!r}")
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """`{% generation %}` marks the assistant's words for training; here its body is rendered as it stands."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja declares it so)

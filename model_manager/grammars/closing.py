@@ -74,7 +74,7 @@ _EFFORTS = (_Effort(3, 3), _Effort(1, 1))
 _OF_BYTES = Endings(is_json=False)
 
 
-class _Work:
+class _SearchBudget:
     """How many states a search may still visit."""
 
     def __init__(self, left: int) -> None:
@@ -156,30 +156,36 @@ class Closing:
 
         `matcher` has consumed the output's `tokens`; it does not move.
         """
-        if not self._endings.may_accept(_Place(self, matcher, b"")):
+        if not self._endings.may_accept(_StateAfter(self, matcher, b"")):
             return None
-        work, refused = _Work(_MOST_STATES), len(tokens)
+        budget, refused = _SearchBudget(_MOST_STATES), len(tokens)
         for kept in _places(len(tokens), least_kept):
-            way = self._ending(matcher, tokens, kept, max_tokens, work)
+            way = self._ending(matcher, tokens, kept, max_tokens, budget)
             if way is not None:
-                return self._later(matcher, tokens, max_tokens, Closed(kept, way), refused, work)
-            if work.left <= 0:
+                return self._later(matcher, tokens, max_tokens, Closed(kept, way), refused, budget)
+            if budget.left <= 0:
                 return None
             refused = kept
         return None
 
     def shortest(self, start: LLMatcher) -> int | None:
         """About how many tokens the shortest output has; None if no end is found."""
-        way = self._way(start, _LONGEST_WAY, _Work(_MOST_STATES))
+        way = self._way(start, _LONGEST_WAY, _SearchBudget(_MOST_STATES))
         return None if way is None else len(way)
 
     def _later(
-        self, matcher: LLMatcher, tokens: Sequence[int], max_tokens: int, found: Closed, refused: int, work: _Work
+        self,
+        matcher: LLMatcher,
+        tokens: Sequence[int],
+        max_tokens: int,
+        found: Closed,
+        refused: int,
+        budget: _SearchBudget,
     ) -> Closed:
         """Binary search between `found` and `refused` for a place that keeps more."""
-        while refused - found.num_kept > 1 and work.left > 0:
+        while refused - found.num_kept > 1 and budget.left > 0:
             kept = (refused + found.num_kept) // 2
-            way = self._ending(matcher, tokens, kept, max_tokens, work)
+            way = self._ending(matcher, tokens, kept, max_tokens, budget)
             if way is None:
                 refused = kept
             else:
@@ -187,18 +193,18 @@ class Closing:
         return found
 
     def _ending(
-        self, matcher: LLMatcher, tokens: Sequence[int], kept: int, max_tokens: int, work: _Work
+        self, matcher: LLMatcher, tokens: Sequence[int], kept: int, max_tokens: int, budget: _SearchBudget
     ) -> list[int] | None:
         """An ending after the kept tokens that changes nothing that the output has said."""
         start = matcher.deep_copy()
         start.rollback(len(tokens) - kept)
-        way = self._way(start, max_tokens - kept, work)
+        way = self._way(start, max_tokens - kept, budget)
         if way is None:
             return None
         decode = self._tokenizer.decode_bytes
         said, given_up, instead = (decode(list(each)) for each in (tokens[:kept], tokens[kept:], way))
         same = common_beginning(given_up, instead)
-        place = _Place(self, start, instead[:same])
+        place = _StateAfter(self, start, instead[:same])
         return way if self._endings.accepts(said + instead[:same], given_up[same:], instead[same:], place) else None
 
     def after(self, start: LLMatcher, text: bytes) -> LLMatcher:
@@ -217,11 +223,11 @@ class Closing:
     def _is_free(self, matcher: LLMatcher) -> bool:
         return len([*self._bytes(matcher, _FREE)]) == len(_FREE)
 
-    def _way(self, start: LLMatcher, most: int, work: _Work) -> list[int] | None:
+    def _way(self, start: LLMatcher, most: int, budget: _SearchBudget) -> list[int] | None:
         """A way to the end of at most `most` tokens; None if the search finds none."""
-        work.spend(1)
+        budget.spend(1)
         most_states = _STATES + _STATES_A_TOKEN * most
-        ways = (self._search(start, most, effort, work, most_states) for effort in _EFFORTS)
+        ways = (self._search(start, most, effort, budget, most_states) for effort in _EFFORTS)
         return next((way for way in ways if way is not None and len(way) <= most), None)
 
     def _last_byte(self, matcher: LLMatcher) -> list[int] | None:
@@ -230,26 +236,26 @@ class Closing:
         return next((way[:1] for way in ways if matcher.validate_tokens(way) == len(way)), None)
 
     def _search(
-        self, matcher: LLMatcher, most: int, effort: _Effort, work: _Work, most_states: int
+        self, matcher: LLMatcher, most: int, effort: _Effort, budget: _SearchBudget, most_states: int
     ) -> list[int] | None:
-        until, longest = work.left - most_states, most * self._pieces.longest
+        until, longest = budget.left - most_states, most * self._pieces.longest
         states = [self._reached(matcher.deep_copy(), b"", 0.0, [], effort.tried)]
         while states:
             found = [self._tokens(matcher, state.path) for state in states if state.matcher.is_accepting()]
             last = None if found else self._last_byte(states[0].matcher)
             if last is not None:
                 found = [self._tokens(matcher, states[0].path) + last]
-            if found or work.left <= max(0, until):
+            if found or budget.left <= max(0, until):
                 return min(found, key=len, default=None)
-            children = (child for state in states for child in self._after(state, effort.tried, work))
+            children = (child for state in states for child in self._after(state, effort.tried, budget))
             after = sorted(children, key=attrgetter("cost"))
             states = [state for state in after if state.matcher.is_accepting()] or after[: effort.beam]
             states = [state for state in states if state.cost < _TOO_DEAR and state.least_bytes <= longest]
         return None
 
-    def _after(self, state: _State, tried: int, work: _Work) -> Iterator[_State]:
+    def _after(self, state: _State, tried: int, budget: _SearchBudget) -> Iterator[_State]:
         for rank, step in enumerate(state.steps):
-            work.spend(1 + len(step) // _BYTES_A_STATE)
+            budget.spend(1 + len(step) // _BYTES_A_STATE)
             matcher = state.matcher.deep_copy()
             tokens = self._tokenizer.tokenize_bytes(step)
             if matcher.try_consume_tokens(tokens) == len(tokens) and not matcher.is_error():
@@ -293,7 +299,7 @@ class Closing:
         return [self._pieces.of_byte[byte] for byte in path]
 
 
-class _Place:
+class _StateAfter:
     """The state after a text; computed when first used."""
 
     def __init__(self, closing: Closing, start: LLMatcher, text: bytes) -> None:

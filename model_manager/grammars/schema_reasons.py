@@ -71,7 +71,7 @@ _TAKES = {
 _log = logging.getLogger(__name__)
 
 
-class _Refused(NamedTuple):
+class _RefusedPart(NamedTuple):
     """A part of a schema, and llguidance's message."""
 
     part: Any
@@ -87,7 +87,7 @@ def schema_reason(given: dict[str, Any], schema: dict[str, Any], message: str, j
     steps = _as_given(given, steps)
     for pattern, sentence in _SENTENCES:
         if said := pattern.search(line):
-            return sentence(_Refused(part, f" at {shown_pointer(steps)}" if steps else "", said))
+            return sentence(_RefusedPart(part, f" at {shown_pointer(steps)}" if steps else "", said))
     _log.info("refused for a reason that has no sentence yet: %s", message)
     where = f" at {shown_pointer(steps)}" if steps else ""
     return f"takes a schema that a grammar is made of; the part{where} is none"
@@ -221,7 +221,7 @@ def _names(said: re.Match[str]) -> list[str]:
     return sorted(re.findall(r'"([^"]+)"', said[1]))
 
 
-def _unsupported(refused: _Refused) -> str:
+def _unsupported(refused: _RefusedPart) -> str:
     names = _names(refused.said)
     known = next((name for name in _ADVICE if name in names), "")
     advice = _ADVICE.get(known, "leave it out")
@@ -229,43 +229,43 @@ def _unsupported(refused: _Refused) -> str:
     return f"{listed}{refused.where} {'is' if len(names) == 1 else 'are'} not supported: {advice}"
 
 
-def _of_one_of(refused: _Refused) -> str:
+def _of_one_of(refused: _RefusedPart) -> str:
     return (
         f"`oneOf`{refused.where} has schemas that may hold at once: give each `type: object` and a property that tells "
         "them apart, with another `const` in each, and in `required`; or write `anyOf` where an overlap does no harm"
     )
 
 
-def _of_type(refused: _Refused) -> str:
+def _of_type(refused: _RefusedPart) -> str:
     name = refused.said[1]
     meant = _TYPES_ELSEWHERE.get(name.lower()) or (name.lower() if name.lower() in _TYPES else None)
     return f"`type`{refused.where}: takes {_TAKES['type']}, got {_shown(name)}{did_you_mean(meant)}"
 
 
-def _of_value(refused: _Refused) -> str:
+def _of_value(refused: _RefusedPart) -> str:
     name = refused.said["name"]
     value = refused.part.get(name) if isinstance(refused.part, dict) else None
     return f"`{name}`{refused.where}: takes {_TAKES.get(name, 'another value')}, got {_shown(value)}"
 
 
-def _of_no_schema(refused: _Refused) -> str:
+def _of_no_schema(refused: _RefusedPart) -> str:
     got = "" if isinstance(refused.part, dict) else f", got {_shown(refused.part)}"
     return f"a schema{refused.where}: takes an object, true or false{got}"
 
 
-def _of_format(refused: _Refused) -> str:
+def _of_format(refused: _RefusedPart) -> str:
     return (
         f"`format`{refused.where}: takes {_FORMATS}, got {_shown(refused.said[1])}; leave it out, or write a `pattern`"
     )
 
 
-def _of_counted_properties(refused: _Refused) -> str:
+def _of_counted_properties(refused: _RefusedPart) -> str:
     names = [name for name in ("minProperties", "maxProperties") if name in _dict(refused.part)] or ["minProperties"]
     listed = " and ".join(f"`{name}`" for name in names)
     return f"{listed}{refused.where}: takes `properties` that are all in `required`; a grammar does not count others"
 
 
-def _of_names(refused: _Refused) -> str:
+def _of_names(refused: _RefusedPart) -> str:
     one, other = refused.said[1], refused.said[2]
     return (
         f"`patternProperties`{refused.where}: takes patterns such that no name matches two, got {_shown(one)} and "
@@ -273,7 +273,7 @@ def _of_names(refused: _Refused) -> str:
     )
 
 
-def _of_reference(refused: _Refused) -> str:
+def _of_reference(refused: _RefusedPart) -> str:
     name = "$ref" if "$ref" in _dict(refused.part) or "$schema" not in _dict(refused.part) else "$schema"
     target = refused.said["target"].removeprefix("json-schema:///")
     given = _dict(refused.part).get(name, f"#{target}" if target.startswith("/") else target)
@@ -284,7 +284,7 @@ def _of_reference(refused: _Refused) -> str:
     )
 
 
-def _of_nothing(refused: _Refused) -> str:
+def _of_nothing(refused: _RefusedPart) -> str:
     said = refused.said[1]
     for theirs, ours in _IMPOSSIBLE:
         said = re.sub(rf"^(?:{theirs}).*", ours, said, flags=re.DOTALL)
@@ -309,7 +309,7 @@ _IMPOSSIBLE = (
 )
 
 
-def _of_pattern(refused: _Refused) -> str:
+def _of_pattern(refused: _RefusedPart) -> str:
     part = _dict(refused.part)
     names = part.get("patternProperties")
     written = [("pattern", part.get("pattern")), *(("patternProperties", name) for name in _dict(names))]
@@ -324,7 +324,7 @@ def _of_pattern(refused: _Refused) -> str:
     return f"`pattern`{refused.where}: takes expressions as the kind `regex` does, got another"
 
 
-def _of_step(refused: _Refused) -> str:
+def _of_step(refused: _RefusedPart) -> str:
     value = _dict(refused.part).get("multipleOf")
     return f"`multipleOf`{refused.where}: takes a number over 0 with few digits, got {_shown(value)}"
 
@@ -340,7 +340,7 @@ def _shown(value: Any) -> str:
 
 _CIRCLE = "leads back to itself: takes no other keywords beside it then, nor in an `allOf`"
 _LARGE = "has too much of `pattern`, `minLength`, `maxLength` and alternatives that hold at once"
-_SENTENCES: tuple[tuple[re.Pattern[str], Callable[[_Refused], str]], ...] = tuple(
+_SENTENCES: tuple[tuple[re.Pattern[str], Callable[[_RefusedPart], str]], ...] = tuple(
     (re.compile(pattern), sentence)
     for pattern, sentence in (
         (_UNSUPPORTED.pattern, _unsupported),

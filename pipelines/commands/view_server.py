@@ -35,7 +35,7 @@ def served(answer: PageMaker, port: int = 0) -> Iterator[str]:
     """While the block runs, serve pages; yields their address. Raises ConfigError for a port that cannot be had."""
     token = secrets.token_urlsafe(24)
     try:
-        server = _Server((_HOST, port), _Handler)
+        server = _PageServer((_HOST, port), _Handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"--port {port}: cannot be listened on: {error}; takes another one, or 0 for a free one"
@@ -51,7 +51,7 @@ def served(answer: PageMaker, port: int = 0) -> Iterator[str]:
         thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _PageServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     answer: PageMaker
@@ -64,7 +64,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: _PageServer
     timeout = _TIMEOUT
     protocol_version = "HTTP/1.1"
 

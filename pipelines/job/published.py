@@ -56,7 +56,7 @@ def published(
 ) -> Iterator[None]:
     """Say it while the block runs. A file that cannot be written is no failure of the job."""
     with tallied() as tally, watched_rows(str(options.output)) as rows:
-        publisher = _Publisher(_described(options, total), Speed(total), read, tally, rows)
+        publisher = _ProgressPublisher(_described(options, total), Speed(total), read, tally, rows)
         with beside(partial(publisher.run, clock, every), "millrace-publish"):
             yield
 
@@ -77,7 +77,7 @@ def _described(options: JobOptions, total: RowCount | None) -> JobProgress:
     )
 
 
-class _Publisher:
+class _ProgressPublisher:
     def __init__(
         self, described: JobProgress, speed: Speed, read: ReadStatus, tally: Counter[str], rows: RecentRows
     ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from .sketches import Histogram
+from .sketches import HistogramSketch
 
 _WIDTH, _HEIGHT = 460, 150
 _STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
@@ -32,7 +32,7 @@ def line_plot(name: str, points: Sequence[tuple[float, float]], time: str) -> Ma
     return _svg(told, Markup(area + line) + _axes(top, "0:00", time))
 
 
-def bar_plot(name: str, counted: Histogram, unit: str) -> Markup:
+def bar_plot(name: str, counted: HistogramSketch, unit: str) -> Markup:
     """How many rows have which number of something; the bins grow with the number."""
     bars = counted.bars()
     top = _rounded(max((bar.rows for bar in bars), default=0))

@@ -24,7 +24,7 @@ class Bar(NamedTuple):
     rows: int
 
 
-class Histogram:
+class HistogramSketch:
     """Counts of whole numbers from 0 up: exact below 16, above in bins that grow by a fifth. Sum and ends are exact."""
 
     def __init__(self) -> None:

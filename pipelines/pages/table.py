@@ -10,7 +10,7 @@ from itertools import accumulate, groupby
 
 from .facts import UNREADABLE, Facts, facts_of
 from .row_files import Row, RowFile, row_file
-from .sketches import Histogram, Lowest, Reservoir
+from .sketches import HistogramSketch, Lowest, Reservoir
 
 MOST_KINDS = 100
 """Finish reasons and classes of errors that are told apart."""
@@ -75,12 +75,12 @@ class Digest:
         self.rows = 0
         self.failed = 0
         self.ended = Counter[str]()
-        self.prompt_tokens = Histogram()
-        self.generated_tokens = Histogram()
+        self.prompt_tokens = HistogramSketch()
+        self.generated_tokens = HistogramSketch()
         self.cached_tokens = 0
-        self.latency = Histogram()
+        self.latency = HistogramSketch()
         """Milliseconds."""
-        self.first_token = Histogram()
+        self.first_token = HistogramSketch()
         """Milliseconds."""
         self._sample = Reservoir(sample)
         self._unsure = Lowest(unsure)

@@ -133,7 +133,7 @@ def mean_generated(patterns: Sequence[str]) -> Fraction:
             for line in stream:
                 rows += 1
                 try:
-                    tokens += msgspec.json.decode(line, type=_Completed).completion_tokens
+                    tokens += msgspec.json.decode(line, type=_EarlierRow).completion_tokens
                 except msgspec.MsgspecError as error:
                     raise ConfigError(f"--trial {file.path}: takes completions of `millrace run`: {error}") from None
     if not rows:
@@ -141,21 +141,21 @@ def mean_generated(patterns: Sequence[str]) -> Fraction:
     return Fraction(tokens, rows)
 
 
-class _CompletedUsage(msgspec.Struct):
+class _EarlierUsage(msgspec.Struct):
     completion_tokens: int
 
 
-class _Body(msgspec.Struct):
-    usage: _CompletedUsage
+class _BatchResponseBody(msgspec.Struct):
+    usage: _EarlierUsage
 
 
-class _Response(msgspec.Struct):
-    body: _Body
+class _BatchResponse(msgspec.Struct):
+    body: _BatchResponseBody
 
 
-class _Completed(msgspec.Struct):
-    usage: _CompletedUsage | None = None
-    response: _Response | None = None
+class _EarlierRow(msgspec.Struct):
+    usage: _EarlierUsage | None = None
+    response: _BatchResponse | None = None
     """The response, in a row of OpenAI's batch format."""
 
     @property

@@ -43,10 +43,10 @@ class OwnPrism(PortableRunner, PrismRunner):
 
     def __init__(self) -> None:
         super().__init__()
-        self._server: _Server | None = None
+        self._server: _PrismServer | None = None
 
     def default_job_server(self, options: PipelineOptions) -> Any:
-        self._server = _Server(options)
+        self._server = _PrismServer(options)
         return self._server
 
     @staticmethod
@@ -92,7 +92,7 @@ def _start_workers(options: PipelineOptions) -> tuple[str, Any]:
     return _ANY_PORT_OF_THIS_MACHINE.replace(":0", f":{port}"), server
 
 
-class _Server(PrismJobServer):
+class _PrismServer(PrismJobServer):
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__(options)
         if not logging.getLogger().isEnabledFor(logging.INFO):

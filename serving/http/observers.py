@@ -14,7 +14,7 @@ from millrace.model_manager.wire.request import Output
 _log = logging.getLogger(__name__)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ObservedAnswer(msgspec.Struct, frozen=True):
     """One answer of a request, which has several with `n`, or with several prompts. Times as in Observed."""
 
     output: Output
@@ -42,7 +42,7 @@ class Observed(msgspec.Struct):
     generated_tokens: int = 0
     headers: Sequence[tuple[bytes, bytes]] = ()
     """The request's headers, names in lower case."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ObservedAnswer, ...] = ()
     """All answers; none for a request that ended before its answer was sent whole, or that the model has no part in."""
 
     @property

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from millrace.model_manager.wire.job_progress import spans
 
-from ..http.observers import Answer, Observed
+from ..http.observers import Observed, ObservedAnswer
 
 
 class Phases(NamedTuple):
@@ -22,7 +22,7 @@ class Phases(NamedTuple):
     """From the first token to the last."""
 
 
-def phases_of_answer(request: Observed, answer: Answer) -> Phases:
+def phases_of_answer(request: Observed, answer: ObservedAnswer) -> Phases:
     """The phases of one answer."""
     queued, prefill, decode = spans(answer.output.timings, answer.output.num_generated)
     return Phases(max(_receipt(answer) - request.since, 0.0) + queued, prefill, decode)
@@ -50,7 +50,7 @@ def to_first_token(request: Observed) -> float | None:
     return min(sum(phases_of_answer(request, answer)[:2]) for answer in generating)
 
 
-def _receipt(answer: Answer) -> float:
+def _receipt(answer: ObservedAnswer) -> float:
     """When the manager received the request of an answer, at the latest: what the engine saw was seen here later."""
     timings = answer.output.timings
     at_end = answer.ended - timings.finished

@@ -19,7 +19,7 @@ from millrace.model_manager.wire.request import Adapter
 from .submitting import Crossing
 
 Find = Callable[[str], Adapter | None]
-_Asked = asyncio.Future[Adapter | None]
+_Waiter = asyncio.Future[Adapter | None]
 
 
 class AdapterLookups:
@@ -29,8 +29,8 @@ class AdapterLookups:
         """`find` gives the adapter of a path, on any thread."""
         self._find = find
         self._crossing = crossing
-        self._queues: dict[str, SimpleQueue[_Asked | None]] = {}
-        self._waiting: set[_Asked] = set()
+        self._queues: dict[str, SimpleQueue[_Waiter | None]] = {}
+        self._waiting: set[_Waiter] = set()
         self._has_ended = False
 
     async def find(self, path: str) -> Adapter | None:
@@ -39,20 +39,20 @@ class AdapterLookups:
             return None
         if self._has_ended:
             raise RequestAborted("the server ends")
-        asked: _Asked = asyncio.get_running_loop().create_future()
-        self._queue(path).put(asked)
-        self._waiting.add(asked)
+        waiter: _Waiter = asyncio.get_running_loop().create_future()
+        self._queue(path).put(waiter)
+        self._waiting.add(waiter)
         try:
-            return await asked
+            return await waiter
         finally:
-            self._waiting.discard(asked)
+            self._waiting.discard(waiter)
 
     def abort(self) -> None:
         """Have all that wait raise RequestAborted, as the server ends."""
         self._has_ended = True
-        for asked in self._waiting:
-            if not asked.done():
-                asked.set_exception(RequestAborted("the server ends"))
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(RequestAborted("the server ends"))
 
     def close(self) -> None:
         """End the threads; one whose look-up stands still ends with the process."""
@@ -60,17 +60,17 @@ class AdapterLookups:
         for queue in self._queues.values():
             queue.put(None)
 
-    def _queue(self, path: str) -> SimpleQueue[_Asked | None]:
+    def _queue(self, path: str) -> SimpleQueue[_Waiter | None]:
         if path not in self._queues:
             self._queues[path] = SimpleQueue()
             work = (path, self._queues[path])
             threading.Thread(target=self._run, args=work, name="millrace-adapter", daemon=True).start()
         return self._queues[path]
 
-    def _run(self, path: str, queue: SimpleQueue[_Asked | None]) -> None:
+    def _run(self, path: str, queue: SimpleQueue[_Waiter | None]) -> None:
         while None not in (together := _all_of(queue)):
-            asked = [each for each in together if each is not None]
-            self._crossing.call(_answer, (asked, self._found(path)))
+            waiters = [each for each in together if each is not None]
+            self._crossing.call(_answer, (waiters, self._found(path)))
 
     def _found(self, path: str) -> Future[Adapter | None]:
         found: Future[Adapter | None] = Future()
@@ -81,7 +81,7 @@ class AdapterLookups:
         return found
 
 
-def _all_of(queue: SimpleQueue[_Asked | None]) -> list[_Asked | None]:
+def _all_of(queue: SimpleQueue[_Waiter | None]) -> list[_Waiter | None]:
     """What is in a queue that this thread alone empties; waits for the first."""
     found = [queue.get()]
     while not queue.empty():
@@ -89,13 +89,13 @@ def _all_of(queue: SimpleQueue[_Asked | None]) -> list[_Asked | None]:
     return found
 
 
-def _answer(answered: tuple[Sequence[_Asked], Future[Adapter | None]]) -> None:
+def _answer(answered: tuple[Sequence[_Waiter], Future[Adapter | None]]) -> None:
     """Runs in the event loop. Who waits no more has cancelled."""
     waiting, found = answered
-    for asked in waiting:
-        if asked.done():
+    for waiter in waiting:
+        if waiter.done():
             continue
         if (error := found.exception()) is not None:
-            asked.set_exception(error)
+            waiter.set_exception(error)
         else:
-            asked.set_result(found.result())
+            waiter.set_result(found.result())

@@ -18,7 +18,7 @@ from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.request import Adapter, Output
 
 from ..http.errors import HttpError
-from ..http.observers import Answer
+from ..http.observers import ObservedAnswer
 from .names import new_name
 from .service import Service
 from .submitting import Submission
@@ -130,7 +130,7 @@ class Exchange:
         self._unread = 0
         return events
 
-    def answers(self, ends: Iterable[End]) -> tuple[Answer, ...]:
+    def answers(self, ends: Iterable[End]) -> tuple[ObservedAnswer, ...]:
         """The answers of ended questions with their times. Of several answers to one question all come with the last;
         each ended as much earlier as its client had it earlier.
         """
@@ -139,7 +139,7 @@ class Exchange:
             longest = max(each.latency for each in end.choices)
             for index, output in enumerate(end.choices, end.index):
                 ended = end.at - (longest - output.latency)
-                found.append(Answer(output, ended, self._first_parts.get(index)))
+                found.append(ObservedAnswer(output, ended, self._first_parts.get(index)))
         return tuple(found)
 
     def cancel(self) -> None:

@@ -28,13 +28,13 @@ def tgi_routes(service: Service) -> list[Route]:
     """TGI's routes."""
 
     def route(path: str, make: Any) -> Route:
-        return Route(path, _Generating(service, path, make), methods=["POST"])
+        return Route(path, _GenerateEndpoint(service, path, make), methods=["POST"])
 
     return [
         route("/generate", partial(generated, is_stream=False)),
         route("/generate_stream", partial(generated, is_stream=True)),
         route("/", compatible),
-        Route("/info", _Info(service).info),
+        Route("/info", _InfoHandler(service).info),
     ]
 
 
@@ -94,7 +94,7 @@ def _status(status: int) -> int:
     return {400: 422, 500: 424, 504: 424}.get(status, status)
 
 
-class _Generating(ModelEndpoint):
+class _GenerateEndpoint(ModelEndpoint):
     reply_kind = _TgiReply
 
     def names(self, fields: Mapping[str, Any]) -> dict[str, str]:
@@ -102,7 +102,7 @@ class _Generating(ModelEndpoint):
         return names_of(fields)
 
 
-class _Info:
+class _InfoHandler:
     def __init__(self, service: Service) -> None:
         self._service = service
 

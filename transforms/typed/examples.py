@@ -83,7 +83,7 @@ def _members(record: Record, value: Any, path: str) -> list[str]:
                 raise ConfigError(f"example: {path} has no {member.key}: {value!r}")
             found = None
         inner = _written(member.shape, found, f"{path}.{member.name}")
-        written.append(f"{json.dumps(member.asked_key, ensure_ascii=False)}: {inner}")
+        written.append(f"{json.dumps(member.key_with_question, ensure_ascii=False)}: {inner}")
     return written
 
 

@@ -102,7 +102,7 @@ class _Reader:
             raise AnswerRejected(f"the answer is no JSON from {self._answer[at : at + 40]!r} on") from None
 
     def _record(self, record: Record, at: int, path: str, before: Sequence[Range]) -> tuple[str, int]:
-        by_key = {member.asked_key: member for member in record.members}
+        by_key = {member.key_with_question: member for member in record.members}
         parts: list[str] = []
         at = self._expect("{", at)
         while not self._answer.startswith("}", at):

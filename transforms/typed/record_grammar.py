@@ -90,7 +90,7 @@ class RecordGrammar:
         return self._rule(f'{first} | {later} | {first} ", " {later}')
 
     def _pair(self, member: Member) -> str:
-        return f"{_fixed(json.dumps(member.asked_key, ensure_ascii=False) + ': ')} {self._of(member.shape)}"
+        return f"{_fixed(json.dumps(member.key_with_question, ensure_ascii=False) + ': ')} {self._of(member.shape)}"
 
 
 def _fixed(text: str) -> str:

@@ -106,7 +106,7 @@ class Member:
     """Whether the key is always there; a missing value is None."""
 
     @property
-    def asked_key(self) -> str:
+    def key_with_question(self) -> str:
         """The key as the model meets it."""
         return f"{self.key} ({self.question})" if self.question else self.key
 
@@ -125,7 +125,7 @@ class Record:
     def __post_init__(self) -> None:
         if not self.members:
             raise ConfigError(f"{self.name} has no fields: takes a type with one or more")
-        keys = [member.asked_key for member in self.members]
+        keys = [member.key_with_question for member in self.members]
         if len(set(keys)) < len(keys):
             raise ConfigError(f"{self.name} has two fields of one key: takes a key for each")
 

@@ -41,7 +41,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """What a server answered."""
 
     text: str = ""
@@ -55,7 +55,7 @@ class Answer:
     """When earlier tries had failed, on the clock of the loop."""
 
 
-def sound(answer: Answer) -> Answer:
+def sound(answer: ServerAnswer) -> ServerAnswer:
     """The answer, if its numbers fit into a message; raises Garbled for others. Counts are `plausible`'s."""
     stop = answer.stop_reason
     if isinstance(stop, int) and not 0 <= stop < 2**63:
@@ -65,7 +65,7 @@ def sound(answer: Answer) -> Answer:
     return answer
 
 
-def plausible(answer: Answer, request: Request) -> Answer:
+def plausible(answer: ServerAnswer, request: Request) -> ServerAnswer:
     """The answer with the counts that can be: 0 in the place of one below 0, or beyond what was asked and what came.
 
     A token stands for a byte of text at least, and an answer has at most `max_tokens` of them.
@@ -104,7 +104,7 @@ class Dialect(Protocol):
     def call(self, request: Request) -> Call:
         """What to send for a request that was checked."""
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The answer in a body; raises Garbled, or RequestError if it is the row's fault."""
 
 

@@ -20,7 +20,7 @@ from ...wire.status import EngineStats
 from ...wire.timings import Setback, Timings
 from .balancer import Balancer
 from .connections import connections
-from .dialects import Answer, Dialect
+from .dialects import Dialect, ServerAnswer
 from .mailbox import Mailbox
 from .probing import probe
 from .sending import Sender
@@ -45,10 +45,10 @@ class _Entry:
     task: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None
 
-    def so_far(self, reason: FinishReason) -> Answer:
+    def so_far(self, reason: FinishReason) -> ServerAnswer:
         """What is kept, as the answer of a request that ends for this reason."""
         request = self.request
-        return Answer(
+        return ServerAnswer(
             text=request.output_text + self.text,
             finish_reason=reason,
             num_tokens=len(request.output_token_ids) + self.num_kept,
@@ -158,7 +158,7 @@ class EndpointRequests:
             entry.task.cancel()
         self.mailbox.put(result)
 
-    def _output(self, entry: _Entry, answer: Answer) -> Output:
+    def _output(self, entry: _Entry, answer: ServerAnswer) -> Output:
         now, waited = self._loop.time(), entry.request.waited
         self._prompt_tokens += answer.prompt_tokens
         self._cached_tokens += answer.cached_tokens

@@ -18,7 +18,18 @@ import msgspec
 
 from ...wire.errors import InvalidRequest, ModelUnsupported
 from ...wire.request import Request
-from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, cut_at_stop, given, parsed
+from .dialects import (
+    ALWAYS,
+    Call,
+    Garbled,
+    ServerAnswer,
+    check_params,
+    check_task,
+    check_text,
+    cut_at_stop,
+    given,
+    parsed,
+)
 
 _INPUTS = {
     "max_tokens": ("max_tokens", "max_new_tokens", "request_output_len"),
@@ -61,7 +72,7 @@ class _Inferred(msgspec.Struct):
     outputs: list[Tensor]
 
 
-class _Generated(msgspec.Struct):
+class _TritonGenerated(msgspec.Struct):
     text_output: str | list[str]
 
 
@@ -165,16 +176,16 @@ class KServe:
         shape = [1] * (len(tensor.shape) - 1) + [len(data)]
         return Tensor(tensor.name, tensor.datatype, shape, data)
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The text; the protocol tells neither how it ended nor how many tokens it has."""
         del headers
         text, stop = cut_at_stop(self.text_of(body), request.params)
-        return Answer(text=text, stop_reason=stop)
+        return ServerAnswer(text=text, stop_reason=stop)
 
     def text_of(self, body: bytes) -> str:
         """The text in an answer."""
         if self._generates:
-            found = parsed(body, _Generated).text_output
+            found = parsed(body, _TritonGenerated).text_output
             texts = [found] if isinstance(found, str) else found
         else:
             outputs = parsed(body, _Inferred).outputs

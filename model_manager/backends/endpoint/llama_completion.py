@@ -14,7 +14,7 @@ import msgspec
 
 from ...wire.errors import InvalidRequest
 from ...wire.request import FinishReason, Request
-from .dialects import Answer, Call, Garbled, TextDialect, parsed
+from .dialects import Call, Garbled, ServerAnswer, TextDialect, parsed
 from .streams import StreamPiece, TokenIdList, goes_on
 
 _SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
@@ -65,11 +65,11 @@ class LlamaCompletion(TextDialect):
             fields["stream"] = True
         return Call("/completion", msgspec.json.encode(fields))
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The text without the stop string, which the server leaves out."""
         del request, headers
         found = parsed(body, _Completed)
-        return Answer(
+        return ServerAnswer(
             text=found.content,
             finish_reason=_ending(found),
             stop_reason=found.stopping_word or None,

@@ -17,7 +17,7 @@ import msgspec
 
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.request import FinishReason, Request
-from .dialects import Answer, Call, Garbled, TextDialect, check_task, given, parsed
+from .dialects import Call, Garbled, ServerAnswer, TextDialect, check_task, given, parsed
 from .openai import OpenAI
 
 _OPENAI = frozenset(("top_k", "top_p"))
@@ -73,13 +73,13 @@ class MiiRest(TextDialect):
             fields |= {"temperature": params.temperature, "top_p": params.top_p} | given(params, ("top_k",))
         return Call(self._route, msgspec.json.encode(fields))
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The one response."""
         del request, headers
         found = parsed(body, list[_Response])
         if len(found) != 1 or found[0].finish_reason not in _ENDINGS:
             raise Garbled("its answer does not say why it ended")
-        return Answer(
+        return ServerAnswer(
             text=found[0].generated_text,
             finish_reason=_ENDINGS[found[0].finish_reason],
             num_tokens=found[0].generated_length,

@@ -20,7 +20,7 @@ from ...wire.conversion import unknown
 from ...wire.endpoint_options import EndpointOptions, listed
 from ...wire.errors import ConfigError, InvalidRequest
 from ...wire.request import FinishReason, Request
-from .dialects import ALWAYS, Answer, Call, Garbled, check_params, check_task, check_text, given, has_path, parsed
+from .dialects import ALWAYS, Call, Garbled, ServerAnswer, check_params, check_task, check_text, given, has_path, parsed
 from .streams import StreamPiece, TokenIdList, goes_on
 
 log = logging.getLogger(__name__)
@@ -46,14 +46,14 @@ _ENDINGS = {
 }
 
 
-class _Details(msgspec.Struct):
+class _PromptTokensDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: _PromptTokensDetails | None = None
 
 
 _NO_USAGE = msgspec.Raw(b"null")
@@ -204,14 +204,14 @@ class OpenAI:
         schema = {"name": "answer", "strict": True, "schema": constraint.json_schema}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The first choice, or the one vector."""
         del headers
         if request.task == "embed":
             found = parsed(body, _Embeddings)
             if not found.data or not found.data[0].embedding:
                 raise Garbled("its answer has no vector")
-            return Answer(prompt_tokens=_counted(found.usage).prompt_tokens, embedding=found.data[0].embedding)
+            return ServerAnswer(prompt_tokens=_counted(found.usage).prompt_tokens, embedding=found.data[0].embedding)
         completion = parsed(body, _CompletionAnswer)
         if not completion.choices:
             raise Garbled("its answer has no choices")
@@ -231,7 +231,7 @@ class OpenAI:
             finish_reason=None if choice.finish_reason is None else _ending(choice.finish_reason),
             stop_reason=choice.stop_reason,
             prompt_tokens=usage.prompt_tokens,
-            cached_tokens=(usage.prompt_tokens_details or _Details()).cached_tokens or 0,
+            cached_tokens=(usage.prompt_tokens_details or _PromptTokensDetails()).cached_tokens or 0,
         )
 
 
@@ -250,13 +250,13 @@ def _ending(reason: str | None) -> FinishReason:
     return _ENDINGS[reason]
 
 
-def _answer(choice: _ChoiceAnswer, usage: _Usage) -> Answer:
+def _answer(choice: _ChoiceAnswer, usage: _Usage) -> ServerAnswer:
     ending = _ending(choice.finish_reason)
     text = choice.text if choice.message is None else choice.message.content or choice.message.refusal or ""
     if text is None:
         raise Garbled("its answer has no text")
-    details = usage.prompt_tokens_details or _Details()
-    return Answer(
+    details = usage.prompt_tokens_details or _PromptTokensDetails()
+    return ServerAnswer(
         text=text,
         finish_reason=ending,
         stop_reason=choice.stop_reason,

@@ -19,7 +19,7 @@ from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.request import Request
 from .balancer import Balancer, Place, Server
 from .connections import Connections
-from .dialects import Answer, Dialect, Garbled, plausible, sound
+from .dialects import Dialect, Garbled, ServerAnswer, plausible, sound
 from .hiding import without_key
 from .judging import Reply, TryFailed, judge
 from .limits import RateLimit, UsedPart
@@ -59,7 +59,7 @@ class Sender:
         """Requests come after a time without any: only from now on is silence a bad sign."""
         self._good_sign()
 
-    async def send(self, request: Request, tell: Tell) -> Answer:
+    async def send(self, request: Request, tell: Tell) -> ServerAnswer:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any.
 
         `tell` gets the tokens that are kept for another try as they come.
@@ -105,7 +105,7 @@ class Sender:
             return AnswerStream(request, self._dialect, tell)
         return None
 
-    async def _try(self, request: Request, stream: AnswerStream | None, place: Place) -> Answer:
+    async def _try(self, request: Request, stream: AnswerStream | None, place: Place) -> ServerAnswer:
         """One try; the server's circuit learns of an answer."""
         server = place.server
         try:
@@ -133,7 +133,7 @@ class Sender:
             )
         return counted
 
-    def _read(self, request: Request, stream: AnswerStream | None, reply: Reply) -> Answer:
+    def _read(self, request: Request, stream: AnswerStream | None, reply: Reply) -> ServerAnswer:
         if stream is not None and not reply.body:
             return stream.answer()
         return self._dialect.read(request, reply.body, reply.headers)

@@ -19,7 +19,7 @@ import msgspec
 from ...wire.backends import BACKENDS
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
-from .dialects import Answer, Dialect, Garbled
+from .dialects import Dialect, Garbled, ServerAnswer
 
 TokenIdList = list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]]
 _LAST = b"[DONE]"
@@ -81,13 +81,13 @@ class StreamDialect(Dialect, Protocol):
 
 
 class AnswerStream:
-    """One try of a request."""
+    """The answer of one try of a request, event by event."""
 
     def __init__(self, request: Request, dialect: StreamDialect, tell: Tell) -> None:
         self._request = request
         self._dialect = dialect
         self._tell = tell
-        self._whole = Answer()
+        self._whole = ServerAnswer()
         self._ended = False
         self._told = Kept(request.request_id)
         self._unsettled = Kept(request.request_id)
@@ -164,7 +164,7 @@ class AnswerStream:
         self._tell(self._unsettled)
         self._unsettled = Kept(self._request.request_id)
 
-    def answer(self) -> Answer:
+    def answer(self) -> ServerAnswer:
         """This try's answer; raises Garbled if it did not end. If the server counted no tokens, received ones count."""
         if not self._ended:
             raise Garbled("its answer broke off")
@@ -182,7 +182,7 @@ class AnswerStream:
         )
 
 
-def whole(answer: Answer, request: Request) -> Answer:
+def whole(answer: ServerAnswer, request: Request) -> ServerAnswer:
     """The answer to all of a request, of a server that went on after the tokens that it was given."""
     if not (given := len(request.output_token_ids)):
         return answer

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...wire.request import FinishReason, Request
-from .dialects import Answer, Call, Garbled, TextDialect, cut_at_stop, given, parsed
+from .dialects import Call, Garbled, ServerAnswer, TextDialect, cut_at_stop, given, parsed
 
 _SAMPLING = frozenset(("top_k", "top_p", "typical_p", "seed"))
 _OTHERS = frozenset(("repetition_penalty", "frequency_penalty", "stop"))
@@ -61,7 +61,7 @@ class TGI(TextDialect):
             fields["grammar"] = {"type": kind.removesuffix("_schema"), "value": getattr(params.constraint, kind)}
         return Call("/generate", msgspec.json.encode({"inputs": request.text, "parameters": fields}))
 
-    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The text without the stop string, which TGI leaves in."""
         found = parsed(body, _Generated)
         reason = found.details.finish_reason
@@ -71,7 +71,7 @@ class TGI(TextDialect):
         if reason == "stop_sequence":
             text, stop = cut_at_stop(text, request.params)
         counted = headers.get(_PROMPT_TOKENS, "")
-        return Answer(
+        return ServerAnswer(
             text=text,
             finish_reason=_ENDINGS[reason],
             stop_reason=stop,

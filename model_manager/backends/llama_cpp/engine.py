@@ -19,7 +19,7 @@ from ...wire.errors import DeadlineExceeded, InvalidRequest, RequestError
 from ...wire.request import Failure, FinishReason, Output, Request
 from ...wire.status import EngineStats, ModelInfo
 from ...wire.timings import Timings
-from .exchange import AnswerStream, LlamaServer, PartialAnswer, meets_constraint
+from .exchange import IncomingReply, LlamaServer, PartialAnswer, meets_constraint
 
 
 @dataclass(order=True)
@@ -29,7 +29,7 @@ class _Work:
     rank: tuple[int, int]
     request: Request = field(compare=False)
     added_at: float = field(compare=False)
-    reply: AnswerStream = field(default_factory=AnswerStream, compare=False)
+    reply: IncomingReply = field(default_factory=IncomingReply, compare=False)
     started_at: float | None = field(default=None, compare=False)
     error: Exception | None = field(default=None, compare=False)
     counted: int = field(default=0, compare=False)

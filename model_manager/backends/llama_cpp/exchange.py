@@ -38,7 +38,7 @@ _BETWEEN = b"\n\n"
 
 
 @dataclass
-class AnswerStream:
+class IncomingReply:
     """An answer as it comes in. Another thread may cancel it at any time."""
 
     pieces: list[bytes] = field(default_factory=list)
@@ -129,7 +129,7 @@ class LlamaServer:
         self._prefix_caching = prefix_caching
         self._address = str(native.listening_address).partition("//")[2]
 
-    def complete(self, request: Request, reply: AnswerStream, arrived: Callable[[], None]) -> None:
+    def complete(self, request: Request, reply: IncomingReply, arrived: Callable[[], None]) -> None:
         """Have a request answered into `reply`, and call `arrived` whenever a part has come.
 
         Raises InvalidRequest or PromptTooLong for what cannot be answered, OSError or HTTPException if the server is

@@ -134,7 +134,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _WeightSource:
     """Where transformers is to take a model's weights from."""
 
     arguments: dict[str, Any]
@@ -143,21 +143,21 @@ class _Source:
     """Weights that stay quantized, by layer."""
 
 
-def _source(placement: Placement) -> _Source:
+def _source(placement: Placement) -> _WeightSource:
     """The folder, where each rank reads its part; for a quantized checkpoint, the tensors of its files."""
     checkpoint, world = placement.checkpoint, placement.world
     if checkpoint.quantization is None:
         divided = {"distributed_config": DistributedConfig(tp_size=world)} if world > 1 else {}
-        return _Source({"pretrained_model_name_or_path": checkpoint.folder, **divided}, {})
+        return _WeightSource({"pretrained_model_name_or_path": checkpoint.folder, **divided}, {})
     with torch.device("meta"):
         model = checkpoint.model_class(checkpoint.transformers_config)
     linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
     keep: Callable[[Weight], bool] = keeps(placement.config.quantization, placement.device)
     stored = read_weights(checkpoint.folder, checkpoint.quantization, placement.dtype, linears, keep)
-    return _Source({"pretrained_model_name_or_path": None, "state_dict": stored.state}, stored.kept)
+    return _WeightSource({"pretrained_model_name_or_path": None, "state_dict": stored.state}, stored.kept)
 
 
-def _load_weights(checkpoint: Checkpoint, source: _Source, dtype: torch.dtype, device: torch.device) -> Any:
+def _load_weights(checkpoint: Checkpoint, source: _WeightSource, dtype: torch.dtype, device: torch.device) -> Any:
     """The transformers model, in eval mode, its attention ours.
 
     Raises ModelCorrupt unless every weight is there, ModelDoesNotFit if memory ran out after all.

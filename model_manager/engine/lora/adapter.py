@@ -37,7 +37,7 @@ _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
 
 
-class _Settings(msgspec.Struct, frozen=True):
+class _AdapterConfig(msgspec.Struct, frozen=True):
     """The settings that are read from adapter_config.json, and the values that are supported."""
 
     peft_type: Literal["LORA"]
@@ -98,14 +98,14 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _settings(config: bytes) -> _Settings:
+def _settings(config: bytes) -> _AdapterConfig:
     try:
         given = msgspec.json.decode(config, type=dict[str, Any])
-        ours = {name: value for name, value in given.items() if name in _Settings.__struct_fields__}
-        settings = converted(ours, _Settings, InvalidRequest, what="setting")
+        ours = {name: value for name, value in given.items() if name in _AdapterConfig.__struct_fields__}
+        settings = converted(ours, _AdapterConfig, InvalidRequest, what="setting")
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{ADAPTER_CONFIG}: {error}") from None
-    for name in sorted(given.keys() - {*_Settings.__struct_fields__, *_NO_EFFECT}):
+    for name in sorted(given.keys() - {*_AdapterConfig.__struct_fields__, *_NO_EFFECT}):
         if given[name]:
             raise InvalidRequest(f"{ADAPTER_CONFIG}: {name}={given[name]!r} is not supported")
     return settings
@@ -129,7 +129,7 @@ def _pairs(weights: bytes) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def _factors(
-    name: str, pair: dict[str, torch.Tensor], settings: _Settings, sizes: Mapping[str, tuple[int, int]]
+    name: str, pair: dict[str, torch.Tensor], settings: _AdapterConfig, sizes: Mapping[str, tuple[int, int]]
 ) -> Factors:
     if name not in sizes:
         raise InvalidRequest(f"changes {name}, which is no linear layer of the model that takes adapters")

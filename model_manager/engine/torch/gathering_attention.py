@@ -21,12 +21,12 @@ class GatheringAttention:
     def __init__(self, shape: CacheShape, device: torch.device) -> None:
         slots = shape.num_blocks * shape.block_size
         size = (shape.num_layers, slots, shape.num_kv_heads, shape.head_dim)
-        self._keys = _Stored(size, shape, device)
-        self._values = _Stored(size, shape, device)
+        self._keys = _StoredStates(size, shape, device)
+        self._values = _StoredStates(size, shape, device)
         self._block_size = shape.block_size
         self._device = device
         self._slots = torch.empty(0, dtype=torch.long, device=device)
-        self._sequences: list[_Sequence] = []
+        self._sequences: list[_GatheredSequence] = []
 
     def begin(self, step: StepInput) -> None:
         self._slots = torch.from_numpy(step.slots).to(self._device)
@@ -34,7 +34,7 @@ class GatheringAttention:
         tables = torch.from_numpy(step.block_tables).to(self._device, torch.long)
         slots = (tables.unsqueeze(-1) * self._block_size + offsets).flatten(1)
         starts, lens = step.query_starts.tolist(), step.context_lens.tolist()
-        self._sequences = [_Sequence(starts[s], starts[s + 1], slots[s, : lens[s]]) for s in range(len(lens))]
+        self._sequences = [_GatheredSequence(starts[s], starts[s + 1], slots[s, : lens[s]]) for s in range(len(lens))]
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
@@ -49,7 +49,7 @@ class GatheringAttention:
         return output
 
 
-class _Stored:
+class _StoredStates:
     """Keys or values of every layer and slot, [layers, slots, kv heads, dim]."""
 
     def __init__(self, size: tuple[int, ...], shape: CacheShape, device: torch.device) -> None:
@@ -73,7 +73,7 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class _Sequence:
+class _GatheredSequence:
     start: int
     end: int
     slots: torch.Tensor

@@ -19,7 +19,7 @@ from ...pages.found_prompts import Input, find_prompts, key_of
 from ...pages.plots import bar_plot, line_plot
 from ...pages.row_files import Row
 from ...pages.shown_rows import ShownRow, shown_row
-from ...pages.sketches import Histogram, rates
+from ...pages.sketches import HistogramSketch, rates
 from ...pages.table import Digest, Table
 from ...pages.texts import Clipped, clipped, duration
 from .record import Recorder
@@ -151,7 +151,7 @@ def _unsaid(digest: Digest, what: str) -> str:
     return f"the rows that can be read {what}" if digest.rows else "no row was answered"
 
 
-def _bars(name: str, numbers: Histogram, unit: str) -> Plot:
+def _bars(name: str, numbers: HistogramSketch, unit: str) -> Plot:
     caption = (
         f"{name}: half at most about {numbers.quantile(0.5):,} {unit}, 95 % about {numbers.quantile(0.95):,}, "
         f"all {numbers.most:,}; {numbers.mean:,.1f} on average, of {numbers.count:,} rows"

@@ -3,12 +3,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.pipelines.pages.sketches import Histogram, Lowest, Reservoir, Sample, Series, rates
+from millrace.pipelines.pages.sketches import HistogramSketch, Lowest, Reservoir, Sample, Series, rates
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1))
 def test_every_number_lies_in_a_bar_and_none_is_lost(numbers: list[int]) -> None:
-    counted = Histogram()
+    counted = HistogramSketch()
     for number in numbers:
         counted.add(number)
     bars = counted.bars()
@@ -23,7 +23,7 @@ def test_every_number_lies_in_a_bar_and_none_is_lost(numbers: list[int]) -> None
 
 @given(st.lists(st.integers(0, 10**6), min_size=1))
 def test_a_quantile_is_at_most_a_bin_beside_the_right_one(numbers: list[int]) -> None:
-    counted = Histogram()
+    counted = HistogramSketch()
     for number in numbers:
         counted.add(number)
     right = sorted(numbers)[(len(numbers) - 1) // 2]

@@ -15,7 +15,7 @@ from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.request_counts import RequestCounter
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
-from millrace.serving.http.observers import Answer, Observed
+from millrace.serving.http.observers import Observed, ObservedAnswer
 from millrace.serving.metrics.machine import PREFIX, SOURCE_LABELS, MachineMetrics
 from millrace.serving.metrics.request_families import request_families
 from millrace.serving.metrics.requests import RequestCollector
@@ -55,9 +55,9 @@ def output(generated: int, first: float = 0.0, last: float = 0.0) -> Output:
 
 def answer(
     generated: int, first: float = 0.0, last: float = 0.0, *, ended: float = 0.0, first_token: float | None = None
-) -> Answer:
+) -> ObservedAnswer:
     """An answer with so many tokens; `ended` and `first_token` are when the server had it."""
-    return Answer(output(generated, first, last), ended, first_token)
+    return ObservedAnswer(output(generated, first, last), ended, first_token)
 
 
 def counted(*generated: int) -> RequestCounter:

@@ -85,9 +85,9 @@ def test_a_description_is_found_where_it_stands() -> None:
 
 def test_a_question_is_in_the_key_and_a_span_may_be_optional_or_in_a_list() -> None:
     found = record(Annotated[Annotated[str, Span.chars] | None, Ask("who?")]).members[0]
-    assert (found.asked_key, found.shape.shape) == ("a (who?)", Piece(Span.chars))
+    assert (found.key_with_question, found.shape.shape) == ("a (who?)", Piece(Span.chars))
     for annotation in (Annotated[int, Ask("when?")] | None, list[Annotated[int, Ask("when?")]]):
-        assert record(annotation).members[0].asked_key == "a (when?)"
+        assert record(annotation).members[0].key_with_question == "a (when?)"
     assert record(Annotated[list[str], Span()]).members[0].shape.item == Piece(Span.words)
     assert record(Annotated[str | None, Span]).members[0].shape.shape == Piece(Span.words)
 

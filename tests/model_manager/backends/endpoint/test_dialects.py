@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millrace.model_manager.backends.endpoint.dialects import Answer, Dialect, Garbled
+from millrace.model_manager.backends.endpoint.dialects import Dialect, Garbled, ServerAnswer
 from millrace.model_manager.backends.endpoint.engine import dialect_of
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
@@ -48,9 +48,9 @@ def options_of(example: dict[str, Any]) -> dict[str, Any]:
     return parse({"preset": preset, "port": 8000} | given)[1]
 
 
-def answer_of(example: dict[str, Any]) -> Answer:
+def answer_of(example: dict[str, Any]) -> ServerAnswer:
     """What is to be read."""
-    return Answer(**example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])})
+    return ServerAnswer(**example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])})
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from millrace.model_manager.grammars.closing import _Work
+from millrace.model_manager.grammars.closing import _SearchBudget
 from millrace.model_manager.grammars.compiling import GrammarCompiler
 from millrace.model_manager.grammars.grammar import Grammar
 from millrace.model_manager.grammars.guide import Ends, Guide
@@ -39,7 +39,7 @@ def random_output(grammar: Grammar, seed: int, most: int) -> str | None:
     for kept in range(len(tokens), -1, -4):
         start = guide.matcher.deep_copy()
         start.rollback(len(tokens) - kept)
-        ending = grammar._closing._way(start, 1000, _Work(1000))
+        ending = grammar._closing._way(start, 1000, _SearchBudget(1000))
         if ending is not None:
             return text(grammar, tokens[:kept] + ending)
     return None
