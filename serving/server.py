@@ -21,7 +21,7 @@ from .batches.served_batches import BatchRunner
 from .http.connections import allow_connections
 from .http.listen_addresses import listening, url
 from .http.observers import Observer
-from .http.tls import check_tls
+from .http.tls_files import check_tls
 from .http.uvicorn_server import Uvicorn, uvicorn_config
 from .requests.opening_client import Opener, OpeningClient
 from .requests.service import Served, Service

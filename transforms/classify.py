@@ -27,11 +27,11 @@ from .models.client import Client
 from .requests.model_transform import ModelSettings
 from .requests.row_output import RowOutputTransform
 from .tasks import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD
+from .typed.document_template import Content, Prompts, Template
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of
 from .typed.leaves import bare, choice
 from .typed.shapes import Member, Record
-from .typed.template import Content, Prompts, Template
 
 LABEL = "label"
 """The key of the answer whose value is one of the labels."""

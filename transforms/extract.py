@@ -27,19 +27,19 @@ from .requests.model_transform import ModelSettings
 from .requests.row_output import RowOutputTransform
 from .tasks import MAX_TOKENS
 from .typed.alignment import Confidence, token_ranges
+from .typed.answer_values import read
 from .typed.beam_rows import element_type
 from .typed.checking import check_answer, check_supported
 from .typed.describe import record_of
 from .typed.details import Details
+from .typed.document_template import DEFAULT_TEMPLATE, Content, Prompts, Template
 from .typed.documents import document_of, rows_of_documents
 from .typed.examples import answer_of, check_fields
 from .typed.instance_check import check_held
 from .typed.json_schemas import schema_of
 from .typed.key_paths import renamed_keys
-from .typed.reading import read
 from .typed.record_grammar import RecordGrammar
 from .typed.shapes import Record, Schema
-from .typed.template import DEFAULT_TEMPLATE, Content, Prompts, Template
 from .typed.values import decoded, value_of
 
 _CUT_SHORT = (

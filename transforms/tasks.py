@@ -14,7 +14,7 @@ import msgspec
 
 from millrace.model_manager.wire.request import Pooling
 
-from .typed.template import DEFAULT_TEMPLATE, Template
+from .typed.document_template import DEFAULT_TEMPLATE, Template
 
 TaskName = Literal["generate", "score", "embed", "extract", "classify"]
 MAX_TOKENS = 1024

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..store.environments import engine_environment, engine_python
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, cache_folder
-from .template import ForkedProcess, Template
+from .engine_template import EngineTemplate, ForkedProcess
 from .template_process import TemplateProcess
 
 ENGINE_MODULE = "millrace.model_manager.engine.process"
@@ -29,7 +29,7 @@ class Launcher:
     def __init__(self, command: Sequence[str] = ENGINE_COMMAND, template: TemplateProcess | None = None) -> None:
         """`command` starts an engine; another than our own (tests) is never forked. `template`: one that has begun."""
         self._command = command
-        self._template = Template(template) if sys.platform == "linux" and command == ENGINE_COMMAND else None
+        self._template = EngineTemplate(template) if sys.platform == "linux" and command == ENGINE_COMMAND else None
 
     async def launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
         """A new inference process and our end of the socket to it; raises OSError, ModelLoadFailed or ConfigError.

@@ -28,7 +28,7 @@ from millrace.transforms.extract import Extract
 from millrace.transforms.tasks import ClassifySettings, ExtractSettings
 from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.template import Template, checked_template
+from millrace.transforms.typed.document_template import Template, checked_template
 
 from .file_flags import read_text
 

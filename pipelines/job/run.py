@@ -45,7 +45,7 @@ from .on_prism import run_on_prism
 from .outliving import outliving_workers
 from .remote_job import followed, job_id
 from .report.job_report import JobReport, check_report, reported
-from .report.record import Recorder
+from .report.recording import Recorder
 from .summary import Outcome, model_lines, outcome_of, print_summary
 from .watching import looked_at, status_reader, watched
 

@@ -22,7 +22,7 @@ from ..places.sources_and_sinks import files_of, input_format_of
 from .polling import ReadStatus, counted_since, job_status
 from .progress import Speed, shown_progress
 from .published import published
-from .report.record import Recorder, looking
+from .report.recording import Recorder, looking
 
 _SAMPLE_BYTES = 2**20
 """Bytes of a quiet job's input by which its rows are estimated: only `millrace top` may show how much is left."""

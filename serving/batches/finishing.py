@@ -21,7 +21,7 @@ from ..openai.answers import usage_of
 from ..openai.endpoints import Answers
 from ..openai.naming import names_of, renamed
 from ..requests.exchanges import End
-from ..requests.names import new_name
+from ..requests.ids import new_id
 from ..requests.service import Service
 from .asking import AcceptedDesk, Desk
 from .lines import BatchLine, requests
@@ -158,12 +158,12 @@ def _failure(row: dict[str, Any]) -> MillraceError:
 
 
 def _response(status: int, body: dict[str, Any]) -> dict[str, Any]:
-    return {"status_code": status, "request_id": new_name("req_"), "body": body}
+    return {"status_code": status, "request_id": new_id("req_"), "body": body}
 
 
 def _row(line: BatchLine, rest: dict[str, Any]) -> bytes:
     """A line; what `str.splitlines` takes for the end of one is escaped."""
-    encoded = msgspec.json.encode({"id": new_name("batch_req_"), "custom_id": line.custom_id, **rest})
+    encoded = msgspec.json.encode({"id": new_id("batch_req_"), "custom_id": line.custom_id, **rest})
     for raw, escaped in _ENDS_OF_LINES:
         encoded = encoded.replace(raw, escaped)
     return encoded + b"\n"

@@ -15,7 +15,7 @@ from millrace.model_manager.wire.request import Adapter, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from ..requests.exchanges import AnswerPart, End, Question
-from ..requests.names import new_name
+from ..requests.ids import new_id
 from .bodies import GenerationBody, StreamOptions
 
 
@@ -50,7 +50,7 @@ class RouteAnswer(ABC):
         options = body.stream_options or StreamOptions()
         self._gives_usage, self._counts_on = options.include_usage, options.continuous_usage_stats
         self._generated = 0
-        self._common = {"id": new_name(f"{self.prefix}-"), "created": int(time.time()), "model": model}
+        self._common = {"id": new_id(f"{self.prefix}-"), "created": int(time.time()), "model": model}
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
         """The whole answer."""

@@ -16,8 +16,8 @@ from ..http.errors import HttpError
 from ..requests.service import Service
 from .answers import RouteAnswer, prompt_logprobs, question
 from .bodies import ChatBody, ignored, read
-from .chat_messages import plain_messages
 from .parameters import sampling
+from .plain_messages import plain_messages
 from .tools import Calling, CallText, calling_of
 
 _CALLED = "tool_calls"

@@ -11,7 +11,7 @@ from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from ..requests.service import Service
 from .bodies import DetokenizeBody, TokenizeBody, read
 from .chat import check_chats
-from .chat_messages import plain_messages
+from .plain_messages import plain_messages
 
 
 def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:

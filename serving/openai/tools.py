@@ -16,7 +16,7 @@ import msgspec
 from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import InvalidRequest
 
-from ..requests.names import new_name
+from ..requests.ids import new_id
 
 Way = Literal["none", "auto", "required", "named"]
 _BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)', re.DOTALL)
@@ -147,7 +147,7 @@ class CallText:
         self._text = ""
         self._given = 0
         self._arguments_at: int | None = 0 if self._named else None
-        self.call_id = new_name("call_")
+        self.call_id = new_id("call_")
         self.name = self._named
         """The function's name, once it is known."""
 

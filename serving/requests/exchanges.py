@@ -19,7 +19,7 @@ from millrace.model_manager.wire.request import Adapter, Output
 
 from ..http.errors import HttpError
 from ..http.observers import ObservedAnswer
-from .names import new_name
+from .ids import new_id
 from .service import Service
 from .submitting import Submission
 
@@ -105,7 +105,7 @@ class Exchange:
             raise HttpError(400, said, param="n", code="too_many_answers")
         client, index = self._service.engine.client, 0
         for question in questions:
-            request_id = new_name("serve-")
+            request_id = new_id("serve-")
             on_delta = partial(self._service.crossing.call, partial(self._piece, index)) if stream else None
             submission = self._service.submitter.put(
                 question.priority,

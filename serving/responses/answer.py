@@ -12,7 +12,7 @@ from typing import Any
 from ..openai.answers import usage_of
 from ..openai.chat import ChatAnswer
 from ..requests.exchanges import AnswerPart, End, Question
-from ..requests.names import new_name
+from ..requests.ids import new_id
 from .conversation import ResponsesBody
 
 _CUT = "length"
@@ -26,7 +26,7 @@ class ResponseAnswer:
         self._body = body
         self.is_stream = body.stream
         self._fixed = {
-            "id": new_name("resp_"),
+            "id": new_id("resp_"),
             "object": "response",
             "created_at": int(time.time()),
             "model": model,
@@ -210,4 +210,4 @@ def _status(is_cut: bool) -> str:
 
 
 def _new(prefix: str) -> str:
-    return new_name(f"{prefix}_")
+    return new_id(f"{prefix}_")

@@ -19,8 +19,8 @@ from examples.embedded_model.split import Example, Split
 from millrace import Extract
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import Constraint
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.values import decoded, value_of
 from tests.runtime_folders import EMBEDDED, model_loaded

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from statistics import fmean
 
-from .reading import Range
+from .answer_values import Range
 
 _BROKEN = "\ufffd"
 

@@ -11,8 +11,8 @@ from millrace.model_manager.grammars.compiling import allowed, check
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 
+from .answer_values import Range
 from .leaves import bounded, expression, is_choice
-from .reading import Range
 from .record_grammar import RecordGrammar
 from .shapes import Items, Leaf, Maybe, Record, Shape
 

@@ -12,10 +12,10 @@ from typing import Any
 from examples.documents.rows import Invoice, Order, Review
 from examples.embedded_model.split import Example, Split
 from millrace.transforms.typed.describe import record_of
+from millrace.transforms.typed.document_template import DEFAULT_TEMPLATE, Prompts
 from millrace.transforms.typed.examples import answer_of
 from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.shapes import Record
-from millrace.transforms.typed.template import DEFAULT_TEMPLATE, Prompts
 
 from .facts import Document, Facts
 from .fields import INVOICE_FIELDS, ORDER_FIELDS, REVIEW_FIELDS, Asked, Field, drawn

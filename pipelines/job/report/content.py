@@ -22,7 +22,7 @@ from ...pages.shown_rows import ShownRow, shown_row
 from ...pages.sketches import HistogramSketch, rates
 from ...pages.table import Digest, Table
 from ...pages.texts import Clipped, clipped, duration
-from .record import Recorder
+from .recording import Recorder
 
 _UNSEEN = "none whenever it was looked at, twice a second"
 _CLASSES = 12

@@ -33,7 +33,7 @@ from ..polling import ReadStatus
 from ..summary import Outcome
 from ..words import AGAIN, RAN, STARTUP, reasons, speeds
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
-from .record import Recorder
+from .recording import Recorder
 from .settings import cost_of, prices_of, settings_of
 
 _SAMPLE = 20

@@ -14,7 +14,7 @@ from millrace.pipelines.commands.job_commands import transform_of
 from millrace.pipelines.flags.job_options import JobOptions, parse
 from millrace.transforms.tasks import MAX_TOKENS, ClassifySettings, ExtractSettings
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.template import DEFAULT_TEMPLATE
+from millrace.transforms.typed.document_template import DEFAULT_TEMPLATE
 from millrace.transforms.typed.values import value_of
 from tests.pipelines.refusals import Refused
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.grammars.compiling import allowed
 from millrace.model_manager.wire.constraint import Constraint
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.blanks import BLANKS, is_blank
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar, pieces
 from millrace.transforms.typed.shapes import Maybe, Member, Piece, Record, Shape, Span
 from tests.transforms.constrained_client import answer, compiler

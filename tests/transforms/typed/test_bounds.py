@@ -9,10 +9,10 @@ import pytest
 
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import AnswerRejected, ConfigError
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.leaves import bounded
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.shapes import Leaf, Record
 from millrace.transforms.typed.values import decoded, value_of

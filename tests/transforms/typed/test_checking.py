@@ -7,9 +7,9 @@ import pytest
 
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.checking import check_supported
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.shapes import Schema
 from tests.transforms.constrained_client import compiler

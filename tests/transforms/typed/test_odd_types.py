@@ -16,11 +16,11 @@ from apache_beam.coders import registry
 
 from millrace import Ask, Extract, Span
 from millrace.model_manager.wire.errors import ConfigError
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.examples import answer_of
 from millrace.transforms.typed.json_schemas import schema_of
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.values import decoded, value_of
 from tests.transforms.typed.invoices import TYPES

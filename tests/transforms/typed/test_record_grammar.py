@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from millrace import Span
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import AnswerRejected
+from millrace.transforms.typed.answer_values import Reading, read
 from millrace.transforms.typed.beam_rows import element_type
 from millrace.transforms.typed.blanks import is_blank
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.examples import answer_of
 from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.leaves import bare, choice
-from millrace.transforms.typed.reading import Reading, read
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record, Shape
 from millrace.transforms.typed.values import decoded, value_of

@@ -15,9 +15,9 @@ import pytest
 from millrace import Extract, ModelConfig, Prompt, SkipCompleted, WriteCompletions
 from millrace.model_manager.wire.errors import AnswerRejected
 from millrace.transforms.elements.task_results import Classified, Extracted
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.key_paths import renamed_keys
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.values import decoded, value_of
 from millrace.transforms.writing.arrow_schema import extracted_schema
 from millrace.transforms.writing.output_rows import json_line, write_parquet

@@ -18,10 +18,9 @@ import pytest
 from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.manager import template as template_module
-from millrace.model_manager.manager import template_process
+from millrace.model_manager.manager import engine_template, template_process
+from millrace.model_manager.manager.engine_template import EngineTemplate, ForkedProcess
 from millrace.model_manager.manager.launching import Launcher
-from millrace.model_manager.manager.template import ForkedProcess, Template
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -35,18 +34,18 @@ _BROKEN = (sys.executable, "-c", "raise SystemExit('no torch')")
 
 
 @pytest.fixture
-def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
+def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineTemplate]:
     monkeypatch.setattr(template_process, "TEMPLATE_COMMAND", _STAND_IN)
-    monkeypatch.setattr(template_module, "_READY_WITHIN", PATIENCE)
-    monkeypatch.setattr(template_module, "_FORKED_WITHIN", PATIENCE)
-    made = Template()
+    monkeypatch.setattr(engine_template, "_READY_WITHIN", PATIENCE)
+    monkeypatch.setattr(engine_template, "_FORKED_WITHIN", PATIENCE)
+    made = EngineTemplate()
     yield made
     made.close()
 
 
 @asynccontextmanager
 async def _forked(
-    template: Template, model: str, **variables: str
+    template: EngineTemplate, model: str, **variables: str
 ) -> AsyncIterator[tuple[ForkedProcess, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -60,7 +59,7 @@ async def _said(connection: socket.socket) -> object:
     return json.loads(await asyncio.to_thread(connection.recv, 2**16))
 
 
-def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forking: Template) -> None:
+def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forking: EngineTemplate) -> None:
     async def two() -> None:
         async with (
             _forked(forking, "model-a", OMP_NUM_THREADS="1") as (first, to_first),
@@ -85,7 +84,9 @@ def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forkin
     asyncio.run(two())
 
 
-def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(forking: Template) -> None:
+def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(
+    forking: EngineTemplate,
+) -> None:
     async def two() -> None:
         async with _forked(forking, "a") as (first, to_first):
             assert forking._running is not None
@@ -102,7 +103,7 @@ def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_b
     asyncio.run(two())
 
 
-def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: Template) -> None:
+def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: EngineTemplate) -> None:
     """As where whoever started the manager ignores SIGCHLD: its children leave no status behind."""
 
     async def one() -> None:
@@ -144,7 +145,7 @@ def test_the_manager_starts_the_template_before_its_own_imports() -> None:
 @pytest.mark.usefixtures("forking")
 def test_a_template_that_was_started_early_is_the_one_that_forks() -> None:
     early = template_process.start_template()
-    made = Template(early)
+    made = EngineTemplate(early)
 
     async def one() -> None:
         async with _forked(made, "a") as (process, connection):

@@ -9,8 +9,8 @@ import pytest
 
 from millrace import Span
 from millrace.model_manager.wire.errors import AnswerRejected
+from millrace.transforms.typed.answer_values import read
 from millrace.transforms.typed.leaves import bare, choice
-from millrace.transforms.typed.reading import read
 from millrace.transforms.typed.record_grammar import pieces
 from millrace.transforms.typed.shapes import Items, Kind, Leaf, Maybe, Member, Piece, Record
 from millrace.transforms.typed.values import decoded, value_of

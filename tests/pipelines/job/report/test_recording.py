@@ -4,7 +4,7 @@ import pytest
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
 from millrace.pipelines.job.report.content import engine_facts, latencies, over_time
-from millrace.pipelines.job.report.record import Recorder
+from millrace.pipelines.job.report.recording import Recorder
 from millrace.pipelines.pages.facts import Facts
 from millrace.pipelines.pages.table import Digest
 

@@ -1,4 +1,4 @@
-"""Names that are given once: of requests, answers and calls of tools."""
+"""New ids: of requests, answers and calls of tools."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import random
 _numbers = random.Random()
 
 
-def new_name(prefix: str) -> str:
+def new_id(prefix: str) -> str:
     """The prefix and 32 digits. Asking the system for each takes longer than the rest of a short answer's form."""
     return f"{prefix}{_numbers.getrandbits(128):032x}"

@@ -74,7 +74,7 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class Template:
+class EngineTemplate:
     """Holds at most one template process. It starts when it is first needed, and again after it was killed.
 
     If two processes in a row end before they are ready (an import fails), none is started: engines say what is wrong.
