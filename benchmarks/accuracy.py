@@ -4,8 +4,8 @@
     python -m benchmarks.accuracy --folder DIR       # any model's agreement with itself in float32, on random prompts
 
 For each format: perplexity of the right answers (teacher-forced, the mean over their tokens and the end-of-sequence
-token), the share of answers that are exactly right, and how far greedy outputs agree with those of float32: the share
-of identical ones, and of tokens before the first difference. The last line of the output is JSON. Formats that only a
+token), the share of answers that are exactly right, and how far greedy outputs agree with float32's: the share of
+identical outputs, and of tokens before the first difference. The last line of the output is JSON. Formats that only a
 GPU serves are computed on the CPU here, by the same code and slowly.
 """
 

@@ -78,7 +78,7 @@ def main() -> None:
     """Ask `model.generate` and the engines that `--engines` names."""
     parser = command_line("agreement", __doc__)
     parser.add_argument("--engines", default=",".join(ENGINES), help="with commas between them")
-    parser.add_argument("--results", type=Path, help="a file to keep the figures in, beside those of other engines")
+    parser.add_argument("--results", type=Path, help="a file to keep the figures in, beside other engines' figures")
     arguments = parser.parse_args()
     names = arguments.engines.split(",")
     asked = prompts()

@@ -48,7 +48,7 @@ _SETTLED = 1 / 3
 
 @dataclass(frozen=True)
 class Report:
-    """Counts are of messages, memory is of all processes of the job together, MB of 2^20."""
+    """Counts of messages; memory of all processes of the job together, in MB of 2^20."""
 
     source: str
     seconds: float

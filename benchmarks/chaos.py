@@ -7,12 +7,12 @@
 compared. Inference process, manager, workers and launcher are killed with -9, or stopped for a while; a launcher is
 started again with --resume. The seed draws rows and blows: the same seed repeats a run, as far as the machine does.
 `--parts` runs the rows so many times, each time under other blows; with `--results` each part is kept as it ends, a
-later call adds its own, and the figures are those of all parts in the file.
+later call adds its own, and the figures cover all parts in the file.
 `lost` and `doubled` are rows; `changed` are the ids of rows with another text (a sampled token may differ in other
 company where its random number lies within a rounding error of the next token's: docs/reference/sampling.md). `stalls`
 are the longest seconds without a new row from a blow to the next one, by kind (how many, median, mean, highest).
 `tokens` has what the engines of both runs computed (of prompts and answers) and generated, counted in the engines, and
-what the last summary calls computed again. `processor_seconds` are those of all processes of the job. `left_behind` is
+what the last summary calls computed again. `processor_seconds` cover all processes of the job. `left_behind` is
 what is there ten seconds after the end. The last line is JSON.
 """
 

@@ -84,7 +84,7 @@ class Contestant:
         return float(rate)
 
     def figures(self) -> dict[str, Any]:
-        """Medians, and those of constrained and mixed batches relative to free ones."""
+        """Medians, and the medians of constrained and mixed batches relative to free ones."""
         medians = {batch: statistics.median(rates) for batch, rates in self.rates.items()}
         return {
             "tokens_per_s": {batch: round(rate, 1) for batch, rate in medians.items()},

@@ -83,7 +83,7 @@ def parse_arguments(
     several = (
         ("shape", SHAPES, shape, "random weights in the shape of this model"),
         ("workload", WORKLOADS, workload, "lengths of prompts and outputs"),
-        ("dtype", DTYPES, dtype, "of weights and activations; int8 is of weights and KV cache"),
+        ("dtype", DTYPES, dtype, "of weights and activations; int8 holds for weights and KV cache"),
         ("engines", engines, default, "who takes part"),
     )
     for name, choices, given, text in several:

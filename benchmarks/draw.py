@@ -30,7 +30,7 @@ DARK, LIGHT = "#333333", "#56B4E9"
 _IDLE = 1e-3
 """Seconds between two steps from which on the engine had nothing to do."""
 WINDOW = 20
-"""Requests that a point of a moving percentile is of."""
+"""Requests that one point of a moving percentile covers."""
 
 
 def throughput(rows: list[Row], path: Path) -> None:

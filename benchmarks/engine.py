@@ -76,7 +76,7 @@ def shares(rows: list[Row], device: str) -> list[str]:
 
 
 def _device_name(rehearsal: bool) -> str:
-    """The GPU's; in a rehearsal without one, that of the GPU whose share it pretends to be."""
+    """The GPU's name; in a rehearsal without one, the name of the GPU that it stands in for."""
     import torch
 
     if torch.cuda.is_available():

@@ -19,7 +19,7 @@ PARTS = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }
-"""llama.cpp's names of a layer's parts, by those of a checkpoint."""
+"""llama.cpp's names of a layer's parts, by the checkpoint's names."""
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
 _TYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
 

@@ -7,7 +7,7 @@
 `millrace run` on files, on the local runner; between two sizes only the number of rows differs, and each size starts
 with no manager running. Processes are looked at four times a second: resident memory, and the processor time that they
 have used. Then the largest job runs once more with half of its output there. `ms_a_row` is the processor time of all
-processes; `next_ms_a_row` that of the rows by which a size exceeds the one before, so that starts do not count.
+processes; `next_ms_a_row` is the time of the rows by which a size exceeds the one before, so starts do not count.
 `mb_per_100000_rows` is the slope of a line through a process's memory in the job's second half. The last line is JSON.
 """
 

@@ -153,6 +153,6 @@ async def _read(response: aiohttp.ClientResponse, began: float, load: Load) -> i
 
 
 def prompts_of(words: list[str], length: int) -> Iterator[str]:
-    """Prompts of so many tokens, no two of which begin alike."""
+    """Prompts of so many tokens; no two begin alike."""
     for number in itertools.count():
         yield "".join(words[(number * 7919 + place * 104729) % len(words)] for place in range(length))

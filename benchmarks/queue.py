@@ -4,7 +4,7 @@ python -m benchmarks.queue --waiting 100,10000 --results benchmarks/results/queu
 
 The runner computes nothing, so all time is the engine's own: scheduling, packing, sampling. Rounds of the queues
 alternate, and each one's fastest counts, in processor time, which other work on the machine disturbs less. Memory is
-that of a process for each length alone: before its queue is filled, when it is full, and after as many steps as all
+measured in a process for each length alone: before its queue is filled, when it is full, and after as many steps as all
 rounds have, with the queue kept full; what is more than the queue itself needs grows. The last line is JSON.
 """
 

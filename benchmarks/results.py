@@ -59,7 +59,7 @@ def keep(path: Path, rows: list[Row]) -> None:
 
 
 def keep_duel(path: Path, rows: list[Row]) -> None:
-    """Write `rows` into a file; each replaces that of its own match and engine, as only these took turns."""
+    """Write `rows` into a file; each replaces the row of its own match and engine, as only these took turns."""
     played = {(row.match, row.engine) for row in rows}
     others = [row for row in read(path) if (row.match, row.engine) not in played] if path.exists() else []
     _write(path, others + rows)

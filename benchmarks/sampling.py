@@ -4,9 +4,9 @@
     python -m benchmarks.sampling --vocab 151936 --step_ms 100
 
 Each figure is the least of many short rounds, all mixes taking turns, in the threads that torch computes with: what it
-takes where nothing else runs. Shares are of a decode step of 64 sequences of opt-125m's shape, the least of those that
-the engine makes in the same run (random weights, bfloat16, 128 tokens of prompt), or of `--step_ms`. The step holds a
-greedy sampling, so a share is of what a mix takes beyond greedy. Logits are normal numbers times a scale: 0.5 is what
+takes where nothing else runs. A share relates to a decode step of 64 sequences of opt-125m's shape, the engine's
+fastest in the same run (random weights, bfloat16, 128 tokens of prompt), or to `--step_ms`. The step holds a greedy
+sampling, so a share counts what a mix takes beyond greedy. Logits are normal numbers times a scale: 0.5 is what
 random weights of that shape give, 4 more like a trained model's. The last line is JSON.
 """
 

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def simulated(name: str, given: Given) -> dict[str, Any]:
-    """A part's figures, and what they are of."""
+    """A part's figures, and the settings they were simulated with."""
     settings = {"part": name, "workload": given.workload, "seed": given.seed, "step_cost": asdict(given.cost)}
     return settings | {"worker": MACHINE, "hourly": hourly_price(), "simulated": PARTS[name](given)}
 

@@ -105,7 +105,7 @@ def main() -> None:
         now = page.read_text(encoding="utf-8")
         then = rendered(now)
         if only_check and now != then:
-            raise SystemExit(f"{page}: its tables are not those of benchmarks/results")
+            raise SystemExit(f"{page}: its tables differ from benchmarks/results")
         if now != then:
             page.write_text(then, encoding="utf-8")
 

@@ -32,7 +32,7 @@ _AFTER_CANCEL = 5.0
 _KILLED = 130
 """Exit status after a second signal."""
 _BETWEEN_COLLECTIONS = 10_000
-"""Objects that a young collection of garbage waits for. By default it looks at those of every few requests that run."""
+"""Objects that a young collection of garbage waits for. By default one starts every few requests."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end it; a terminal sends the last one as it closes."""
 

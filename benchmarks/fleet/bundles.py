@@ -24,7 +24,7 @@ SPLIT_S = 1.0
 
 @dataclass(eq=False)
 class Bundle:
-    """Rows `first` to `end`, of which those before `next` are claimed."""
+    """Rows `first` to `end`; the rows before `next` are claimed."""
 
     first: int
     end: int

@@ -31,7 +31,7 @@ class BackendPipeline(MillracePipeline):
 
 
 class LlamaCppPipeline(MillracePipeline):
-    """Text in: llama.cpp's own tokenizer reads it. The folder is of a conversion, beside the checkpoint."""
+    """Text in: llama.cpp's own tokenizer reads it. The folder holds a conversion, beside the checkpoint."""
 
     def load(self, folder: Path, dtype: str) -> None:
         del dtype  # the file's

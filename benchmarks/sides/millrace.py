@@ -11,9 +11,9 @@ from benchmarks.workload import Item
 
 
 def settings(folder: Path, dtype: str) -> dict[str, Any]:
-    """The fields of ModelConfig, all else at its default: int8 is of weights and KV cache, over bfloat16 if there is.
+    """The fields of ModelConfig, all else at its default. int8: weights and KV cache, over bfloat16 if there is.
 
-    The prefix cache is off: a round's prompts are those of the round before, which it would find there.
+    The prefix cache is off: a round has the prompts of the round before, which it would find there.
     """
     return {"model": str(folder), "prefix_caching": False, **(_int8() if dtype == "int8" else {"dtype": dtype})}
 

@@ -15,7 +15,7 @@ CACHE_GB = 1
 class OpenVinoGenAi:
     """`ContinuousBatchingPipeline`, all requests added at once, each with its own length, stepped to the end.
 
-    int8 is of weights (asymmetric, a scale a channel), with dynamic quantization and KV cache in u8, its defaults.
+    int8 holds for weights (asymmetric, a scale a channel), with dynamic quantization and KV cache in u8, its defaults.
     """
 
     def load(self, folder: Path, dtype: str) -> None:

@@ -89,7 +89,7 @@ class Job:
             write_rows(self.folder / "in" / f"rows-{number:02}.jsonl", rows[number::_FILES])
 
     def start(self, *more: str) -> None:
-        """Start a launcher; its output goes to files, which are the last one's; `errors` has those of all."""
+        """Start a launcher; its output goes to files, which are the last one's; `errors` has the errors of all."""
         self._keep_errors()
         command = job_command("run", self.folder / "in" / "rows-*.jsonl", self.folder / "out" / "c")
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
@@ -176,7 +176,7 @@ class Job:
         return Counter(row["id"] for row in rows)
 
     def tokens(self) -> dict[str, int]:
-        """Tokens that its engines have computed, and generated, those of killed engines among them."""
+        """Tokens that its engines have computed, and generated, killed engines included."""
         computed, generated = counted(self.folder / "tokens")
         return {"computed": computed, "generated": generated}
 

@@ -112,7 +112,7 @@ def job_manager_settings(cluster: Cluster) -> dict[str, str]:
 def task_manager_settings(cluster: Cluster, name: str) -> dict[str, str]:
     """All sizes, since no script of Flink's computes them: of heap, network and sorting, for a few small jobs.
 
-    Each start has a working folder of its own: in that of one that was killed it would first check all jars there.
+    Each start has a working folder of its own: in the folder of a killed start it would first check all jars there.
     """
     return {
         **common_settings(cluster),

@@ -2,8 +2,8 @@
 
 A field that a document states once is one kind of question; finding one line among several is another.
 
-Held out: the names, items, prices and document numbers; those of a held-out document appear in no training document.
-Quantities, dates, and the towns that exist, of which there are few, appear on both sides.
+Held out: names, items, prices and document numbers; a held-out document's appear in no training document.
+Quantities, dates, and the few towns that exist appear on both sides.
 """
 
 import json
@@ -103,7 +103,7 @@ _LINES = (
 
 @dataclass(frozen=True)
 class Document:
-    """An order as text, with the fields it states once and, for long ones, those of each of its lines."""
+    """An order as text, with the fields it states once and, for long ones, the fields of each of its lines."""
 
     text: str
     fields: dict[str, str]

@@ -67,7 +67,7 @@ class _Steps:
     told: _Told = field(default_factory=list)
 
     def add(self, step: int, asked: _Generation, event: Event) -> None:
-        """An event of that step; those of the step before are all there now."""
+        """An event of that step; all events of the step before are there now."""
         if step != self.step:
             self.tell()
             self.step = step

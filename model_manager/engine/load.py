@@ -23,7 +23,7 @@ def import_engine() -> None:
 
 def load(config: ModelConfig, folder: Path) -> Engine:
     """The engine of a model's folder, ready to run; raises ModelError or ConfigError."""
-    import_engine()  # before the imports below, which are of what it has imported
+    import_engine()  # before the imports below, which find its modules there
     from ..grammars.compiling import GrammarCompiler
     from .engine import LLMEngine
     from .loading.model_loader import load_with_draft

@@ -60,7 +60,7 @@ def main() -> int:
         if not content:
             return 0
         if not is_current():
-            return 1  # engines would keep what the code of before makes as that of the code that is there now
+            return 1  # engines would keep what old code computes as the result of the code that is there now
         pid = _fork()
         if pid == 0:
             manager.close()

@@ -104,7 +104,7 @@ class Model:
         """A client closed the model, or died. `lingers`: after the last client, engines stay for `linger` seconds.
 
         If it died, they stay until its job comes back or requests of its may go on no longer: answers that it has not
-        taken, or not written, end with the manager. A job of which nothing is unanswered may have written none of it.
+        taken, or not written, end with the manager. A job whose requests are all answered may have written none.
         """
         if client not in self.users:
             return

@@ -217,7 +217,7 @@ class Requests:
         counter = self.answered["server" if entry.request.served else "job"]
         generated = output.num_generated
         queued, prefill, decode = spans(output.timings, generated)
-        in_one_go = generated > 0 and not output.setbacks  # else its times are those of its last engine
+        in_one_go = generated > 0 and not output.setbacks  # else its last engine alone measured its times
         counter.request(now - entry.arrived, queued + prefill if in_one_go else None, output.prompt_tokens, generated)
         counter.answer(output.finish_reason, queued, prefill, decode, generated - 1 if in_one_go else 0)
 

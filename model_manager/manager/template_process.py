@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 TEMPLATE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.template")
 _ROOM = 256
-"""Bytes of an engine's arguments that ps can show, beside those of the template."""
+"""Bytes of an engine's arguments that ps can show, beside the template's own."""
 
 
 @dataclass(frozen=True)

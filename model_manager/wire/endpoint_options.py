@@ -44,8 +44,8 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     http:// and https:// go over HTTP; grpc:// and grpcs:// (with TLS) go over gRPC, in the dialect kserve.
     """
     dialect: DialectName = "openai"
-    """What they speak: OpenAI's chat or completions routes, TGI, Triton's generate route, KServe v2, llama.cpp's, or
-    those of DeepSpeed-MII."""
+    """What they speak: the routes of OpenAI's chat or completions, TGI, Triton's generate, KServe v2, llama.cpp or
+    DeepSpeed-MII."""
     key_env: str = ""
     """Environment variable that holds the API key; empty sends none."""
     key_header: str = "Authorization"

@@ -1,6 +1,6 @@
 """What the manager says of a job, polled by a thread while the job runs.
 
-Its counts, and those of its engines, go on where a new process begins at 0 again.
+Where a new process counts from 0 again, the counts of manager and engines go on here.
 """
 
 from __future__ import annotations

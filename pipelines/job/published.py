@@ -129,7 +129,7 @@ class _ProgressPublisher:
 
 
 def counts_of(tally: Mapping[str, int]) -> RowTally:
-    """Counts of rows from a tally whose names are those of Beam's counters (transforms/elements/beam_metrics.py)."""
+    """Counts of rows from a tally with the names of Beam's counters (transforms/elements/beam_metrics.py)."""
     found = Counter(tally)
     return RowTally(
         read=found["prompts"] + found["unreadable_rows"],

@@ -126,7 +126,7 @@ def _lowest(confidences: Mapping[str, Any]) -> float | None:
 
 
 def _likeliest(row: Mapping[str, Any]) -> float | None:
-    """How sure the model is of the label: the highest probability; of several labels, the least sure one's."""
+    """How sure the model is about the label: the highest probability; with several labels, the lowest one."""
     probabilities = row["probabilities"]
     if not isinstance(probabilities, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""Checks a batch's file, and writes what its job reads: a row for each prompt, whose id says which line it is of."""
+"""Checks a batch's file, and writes what its job reads: a row for each prompt, whose id names the prompt's line."""
 
 from __future__ import annotations
 

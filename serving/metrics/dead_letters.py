@@ -20,7 +20,7 @@ class DeadLetters:
         self._lock = threading.Lock()
         self._told: dict[str, Mapping[str, int]] = {}
         self._own: set[str] = set()
-        """Jobs that have counted their rows themselves: the manager counts requests, of which a row may be several."""
+        """Jobs that have counted their rows themselves: the manager counts requests, and a row may be several."""
 
     def look(self, known: Iterable[JobStatus], running: Iterable[JobProgress]) -> dict[str, Mapping[str, int]]:
         """Counts by job and class. `known`: the manager's jobs; `running`: what jobs say themselves."""

@@ -71,5 +71,5 @@ def _count(request: Observed, counter: RequestCounter) -> None:
     counter.request(request.seconds, to_first_token(request), request.prompt_tokens, request.generated_tokens)
     for answer in request.answers:
         output = answer.output
-        gaps = 0 if output.setbacks else output.num_generated - 1  # else its times are those of its last engine
+        gaps = 0 if output.setbacks else output.num_generated - 1  # else its last engine alone measured its times
         counter.answer(output.finish_reason, *phases_of_answer(request, answer), gaps)

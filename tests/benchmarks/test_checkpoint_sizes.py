@@ -1,4 +1,4 @@
-"""Sizes counted from a checkpoint's files are those of the tensors in it."""
+"""Sizes counted from a checkpoint's files equal the sizes of its tensors."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""README's figures are those of the result files, and tables say what they rest on."""
+"""README's figures come from the result files, and tables say what they rest on."""
 
 from pathlib import Path
 

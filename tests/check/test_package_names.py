@@ -27,6 +27,6 @@ def test_a_name_that_is_not_there_is_told() -> None:
 
 @pytest.mark.parametrize("layer", ["transforms", "serving", "pipelines", "model_manager"])
 def test_a_layer_by_itself_is_refused_in_a_checkout(layer: str) -> None:
-    """It would be a second copy, whose classes are not those of millrace."""
+    """It would be a second copy, whose classes are other classes than millrace's."""
     with pytest.raises(ImportError, match=f"import millrace.{layer}"):
         __import__(layer)

@@ -197,7 +197,7 @@ def test_an_overwriting_run_that_fails_leaves_the_old_output_or_the_new(prompts:
 
 
 def test_rows_that_go_up_in_several_chunks_arrive_once(bucket: Bucket) -> None:
-    """More than 16 MiB, of which each chunk is sent twice."""
+    """More than 16 MiB; each chunk is sent twice."""
     text = "x" * 2**20
     bucket.server.inject(Lost(), chunks("completions-"))
     bucket.server.inject(Status(503), chunks("completions-"), after=2)

@@ -81,7 +81,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def flags() -> Iterator[str]:
-    """Every flag of every command; those of the commands that run jobs together."""
+    """Every flag of every command; the commands that run jobs have theirs together."""
     yield f"## {', '.join(_JOBS)}\n"
     yield "These commands run a job. The last column names the commands that take a flag, if not all do.\n"
     for title, rows in job_flags().items():

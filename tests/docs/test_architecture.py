@@ -28,7 +28,7 @@ if "PROFILE_TO" in os.environ:
     seen, file = {}, open(os.environ["PROFILE_TO"] + f"/{os.getpid()}", "w", buffering=1)
     def called(frame, event, argument):  # of calls alone: no lines, for it returns no function that is told of them
         code = frame.f_code
-        if id(code) not in seen:  # the hash of a code object is that of all its constants: it takes long
+        if id(code) not in seen:  # the hash of a code object covers all its constants: it takes long
             seen[id(code)] = code
             file.write(f"{code.co_filename} {code.co_qualname}\\n")
     load = SourceFileLoader.exec_module

@@ -74,7 +74,7 @@ def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     assert not target.exact_counts or dead_letters in ended.stdout
     report = (tmp_path / "out" / "c.report.html").read_text()
     assert f"report:       {tmp_path}/out/c.report.html" in ended.stdout
-    assert f"of {FILES * ROWS:,} rows" in report, "lengths and latencies are those of the output's rows"
+    assert f"of {FILES * ROWS:,} rows" in report, "lengths and latencies are counted over the output's rows"
     assert len(seen.engines) == 1
     assert len(seen.managers) == 1
     assert not target.several_workers or len(seen.workers) > 1

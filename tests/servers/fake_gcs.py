@@ -79,7 +79,7 @@ class FakeGcs(FaultyProxy):
 
 
 def downloads(name: str) -> Matches:
-    """Requests for an object's bytes, of which the name is a part."""
+    """Requests for an object's bytes; they name the object."""
     return lambda request: request.method == "GET" and "alt=media" in request.path and name in request.path
 
 
@@ -109,7 +109,7 @@ def chunks(name: str) -> Matches:
 
 
 def batches(what: str) -> Matches:
-    """Requests that hold several, of which one copies (`copyTo`) or deletes (`DELETE`)."""
+    """Requests that hold several; one of them copies (`copyTo`) or deletes (`DELETE`)."""
     return lambda request: "/batch/" in request.path and what.encode() in request.body
 
 

@@ -10,7 +10,7 @@ from tests.servers.installed import installed, run
 from tests.servers.processes import free_port, listens, serving
 
 VERSION = "2.70.0"
-"""The latest of which Maven Central's mirrors have all parts, as sql_pom.xml says."""
+"""The latest version whose parts Maven Central's mirrors all have, as sql_pom.xml says."""
 _POM = Path(__file__).with_name("sql_pom.xml")
 _SERVICE = "org.apache.beam.sdk.expansion.service.ExpansionService"
 _JAVA = ["java", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

@@ -3,7 +3,7 @@
     python -m tests.truth.budgets --count 1000 --seed 0
 
 Each document of each kind of examples/documents goes through Extract on the embedded model at both budgets. A row that
-comes at the smaller one has to equal that of the larger one, field by field; an answer that is longer than the smaller
+comes at the smaller budget has to equal the larger budget's, field by field; an answer that is longer than the smaller
 budget is a dead letter, and counts as such. Prints what differs; the last line is the count. Exits with 1 if any does.
 """
 

@@ -88,7 +88,7 @@ def draw(chance: random.Random, architecture: str | None = None) -> Draw:
 
 
 def each_alone(case: ModelCase) -> list[Draw]:
-    """Every field of a case's config class, and those of others, with each of its values alone."""
+    """Every field of a case's config class, and of other classes, with each of its values alone."""
     chance, config = random.Random(0), case.make()
     names = sorted(({field.name for field in fields(type(config))} | {*_OF_OTHERS}) - _FIXED)
     draws: dict[str, Draw] = {}

@@ -3,7 +3,7 @@
     python -m tests.truth.configs --count 100 --seed 1
 
 Each draw is a tiny checkpoint with random weights in float32, whose config has some fields set otherwise, and an engine
-with random budgets. Its greedy answers must be those of transformers' `generate`, or the model is refused in one
+with random budgets. Its greedy answers must equal transformers' `generate`, or the model is refused in one
 sentence. A draw that transformers itself makes nothing of counts as neither. `--each` tries every field of the config
 classes alone instead (`--architecture`: of one). Prints what differs; the last line is the count. Exits with 1 if any
 config differs.

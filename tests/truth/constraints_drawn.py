@@ -1,4 +1,4 @@
-"""Constraints drawn at random, each with what tells by another library's judgement whether a text is of it."""
+"""Constraints drawn at random, each with another library's judgement of whether a text meets it."""
 
 from __future__ import annotations
 

@@ -238,4 +238,4 @@ def _json_type(value: Any) -> str:
         float: "a number",
         type(None): "null",
     }
-    return names.get(type(value)) or f"of type {type(value).__name__}"
+    return names.get(type(value)) or f"a value of type {type(value).__name__}"

@@ -66,7 +66,7 @@ class StatefulRequests(beam.PTransform):
         coder = WindowedValueCoder(value_coder, windowing.windowfn.get_window_coder())
         keyed = prompts | "Key" >> beam.ParDo(_Key(coder)).with_output_types(tuple[str, bytes])
         # No state is dropped because a window is over. WindowInto would do that here, but would give the results below
-        # windows by their timestamps, where they have those of their elements.
+        # windows by their timestamps, where they have their elements' windows.
         keyed._windowing = Windowing(GlobalWindows())
         outputs = keyed | "Requests" >> beam.ParDo(StatefulRequestDoFn(coder, *self._arguments)).with_outputs(
             DEAD_LETTERS, main="results"

@@ -1,4 +1,4 @@
-"""Questions for a label, as Classify asks them: which kind of document it is, and whether a review likes what it is of.
+"""Questions for a label, as Classify asks them: which kind of document it is, and whether a review likes its subject.
 
 The prompt is made by the product's own code; the answer is what Classify scores for the label that is right.
 """

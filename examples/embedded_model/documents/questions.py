@@ -1,7 +1,7 @@
 """Questions about documents, as Extract asks them, with the answers its grammar allows.
 
-Prompt and answer are made by the product's own code. Half of them are of the types in examples/documents, some of
-their JSON Schemas, as files of them are read; the rest of types drawn at random.
+Prompt and answer are made by the product's own code. Half of them use the types in examples/documents, or
+their JSON Schemas, read from files; the rest use types drawn at random.
 """
 
 import random

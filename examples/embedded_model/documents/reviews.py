@@ -1,6 +1,6 @@
 """Reviews: of what, by whom, when, how many stars, and whether it is liked.
 
-Knows nothing of how they are asked about. The opinions are those of the reviews without facts, held out by sentence.
+Knows nothing of how they are asked about. The opinions come from the reviews without facts, held out by sentence.
 """
 
 import random

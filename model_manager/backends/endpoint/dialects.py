@@ -140,7 +140,7 @@ class TextDialect:
 
     name: str
     parameters: frozenset[str]
-    """Parameters that it takes beside those of every dialect."""
+    """Parameters that it takes beside the ones that every dialect takes."""
     constraints: tuple[str, ...] = ()
     """Kinds of constraints that it takes."""
     needs_probes = False

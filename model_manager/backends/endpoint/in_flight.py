@@ -1,4 +1,4 @@
-"""The queue and the requests in flight, each of which ends once. Knows who sends them; not how.
+"""The queue and the requests in flight. Each request ends once. Knows who sends them; not how.
 
 `_finish` is the only way out: it takes the request out of the table and posts its one result.
 """

@@ -54,7 +54,7 @@ class _Response(msgspec.Struct):
 
 
 class MiiRest(TextDialect):
-    """Text in, text out; the model's name is that of its deployment."""
+    """Text in, text out; the model's name is its deployment's."""
 
     name = "mii"
     parameters = _REST

@@ -144,7 +144,7 @@ class ServerProcess:
 
 
 def _end_session(session: int) -> None:
-    """End what a guard that was killed has left: the server's processes are of its session."""
+    """End what a killed guard has left: the processes of the server, which are in the guard's session."""
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
             if os.getsid(pid) == session:

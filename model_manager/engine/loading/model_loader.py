@@ -1,5 +1,5 @@
-"""Loads a model's folder into a runner of steps, the fastest one that the architecture allows; and that of a smaller
-model that guesses for it, if the settings want one, so that both fit.
+"""Loads a model's folder into a runner of steps, the fastest one that the architecture allows; and the folder of a
+smaller model that guesses for it, if the settings want one, so that both fit.
 
 Knows no requests.
 """

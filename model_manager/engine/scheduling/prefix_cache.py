@@ -1,4 +1,4 @@
-"""The prefix cache: which block holds the keys and values of which prefix, and which prefixes are being computed.
+"""The prefix cache: which block holds a prefix's keys and values, and which prefixes are being computed.
 
 A full block's digest covers its tokens and everything before them, from the sequence's `cache_key` on (as in vLLM's
 prefix cache). Knows digests, tokens and block ids; not who holds a block, nor when one is evicted.

@@ -40,7 +40,7 @@ class Promotion:
         self._most = max(1, max_num_seqs // PART_OF_ROWS)
         self._most_owed = max(4, self._most) * TURN * SHARE
         self._owed = 0
-        """In parts of a token, of which a token has SHARE."""
+        """In parts of a token; SHARE parts are one token."""
 
     @property
     def is_due(self) -> bool:
@@ -109,7 +109,7 @@ class Promotion:
         self._owed = min(owed, self._most_owed) - SHARE * promoted
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Assert that the promoted sequences are those of the unfinished `sequences` that have a turn, once each."""
+        """Assert that each unfinished sequence of `sequences` that has a turn is promoted once, and no other."""
         having = [each.request_id for each in sequences if each.turn_ends is not None]
         assert sorted(having) == sorted(each.request_id for each in self.promoted)
         assert all(each.rank[0] == PROMOTED for each in self.promoted)

@@ -26,7 +26,7 @@ class SequenceHeap:
         return bool(self._heap)
 
     def push(self, key: tuple[float, int], sequence: Sequence) -> None:
-        """`key` differs from all others, but may be that of the same sequence, removed before."""
+        """`key` differs from all others, but may be the key that the same sequence had before it was removed."""
         if key in self._removed:
             self._removed.remove(key)
             return

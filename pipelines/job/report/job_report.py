@@ -188,7 +188,7 @@ class JobReport:
         if state != "done":
             found.append("All figures count the rows that were written before the end.")
         if digest.rows and digest.rows != outcome.completions:
-            found.append(f"The files have {counted(digest.rows, 'row')}, which lengths and times are of.")
+            found.append(f"Lengths and times are counted over the {counted(digest.rows, 'row')} of the files.")
         return found
 
     def _figures(self, outcome: Outcome, state: str) -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""The report's settings: those of the job that are not defaults, versions, and the cost of its time. No secrets."""
+"""The report's settings: the job's that are not defaults, versions, and the cost of its time. No secrets."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ export function showState(text, kind = "") {
   state.className = `pill ${kind}`;
 }
 
-/** Curves, and the figures above them; `points` are those of history.py. */
+/** Curves, and the figures above them; `points` come from history.py. */
 export function showCurves(points, figures) {
   const rate = figures.tokens_per_s;
   say(by("tokens"), number(rate));
@@ -173,7 +173,7 @@ function showRows(rows) {
 
 const MOST_OF_NAME = 20;
 
-/** A row's id, after its job's name where rows are of several; of a long name its end. */
+/** A row's id, after its job's name where rows belong to several jobs; a long name's end. */
 function rowName(row, ofOne) {
   const name = [ofOne && row.id ? "" : ending(row.of), place(row.id)].filter(Boolean).join(" ");
   return name.length > MOST_OF_NAME ? `…${name.slice(1 - MOST_OF_NAME)}` : name;

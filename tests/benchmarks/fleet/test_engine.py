@@ -38,7 +38,7 @@ def test_a_long_prompt_is_computed_in_steps_of_the_budget() -> None:
 def test_rows_beyond_the_batch_begin_as_others_end() -> None:
     rows = Rows([1] * (MAX_NUM_SEQS + 1), [4] + [2] * MAX_NUM_SEQS)
     found = ends(engine(rows), *range(len(rows)))
-    assert found[MAX_NUM_SEQS] == 4.0, "it begins when those of 2 tokens have ended"
+    assert found[MAX_NUM_SEQS] == 4.0, "it begins when the requests of 2 tokens have ended"
     assert ends(engine(rows, static=True), *range(len(rows)))[MAX_NUM_SEQS] == 6.0
 
 

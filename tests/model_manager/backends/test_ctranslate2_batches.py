@@ -1,4 +1,4 @@
-"""The requests that CTranslate2 gets together, and those of them that fail; a generator stands in for it."""
+"""The requests that CTranslate2 gets together, and the ones that fail; a generator stands in for it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_rows_parameters_go_to_the_models_inputs(servers: GrpcServers) -> None
         engine.add(asked("a", max_tokens=7, temperature=0.5, seed=2**40, stop=("x", "é")))
         assert text(drained(engine)["a"]) == "<a>"
         with pytest.raises(InvalidRequest, match="top_k=5: the dialect kserve with the inputs of m does not take it"):
-            engine.add(asked("b", top_k=5))  # its input is of two-byte floats, which the protocol cannot carry
+            engine.add(asked("b", top_k=5))  # its input takes two-byte floats, which the protocol cannot carry
     assert server.seen == [
         {
             "text_input": [b"a"],

@@ -1,4 +1,4 @@
-"""An engine over a library that gives tokens in bursts, and past each ending: its answers are those of our own loop."""
+"""An engine over a library that gives tokens in bursts, and past each ending: its answers equal our own loop's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's own OpenAI server, started by millrace: its greedy answers to chats are those of our engine.
+"""vLLM's own OpenAI server, started by millrace: its greedy answers to chats equal our engine's.
 
 An answer that goes on from its tokens goes on at the route of completions.
 """

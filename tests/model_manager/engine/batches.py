@@ -1,4 +1,4 @@
-"""Hand-made batches: which tokens of which sequences a step computes, on blocks dealt at random."""
+"""Hand-made batches: the tokens that a step computes of each sequence, on blocks dealt at random."""
 
 from __future__ import annotations
 

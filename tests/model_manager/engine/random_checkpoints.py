@@ -96,7 +96,7 @@ def _opt(**fields: Any) -> PreTrainedConfig:
 
 
 def common(*names: str) -> dict[str, Any]:
-    """Fields that all configs share; of the sizes among them only those of these names, if any are given."""
+    """Fields that all configs share; if names are given, only the sizes with these names."""
     sizes = {
         "vocab_size": VOCAB,
         "num_hidden_layers": 3,

@@ -214,7 +214,7 @@ def test_whatever_is_asked_the_answers_are_those_of_one_step_after_the_other(
 
 
 def answers(requests: list[Request], num_blocks: int, gap: int, runs_ahead: bool) -> tuple[dict[str, Any], Any]:
-    """What becomes of requests, one of which arrives every `gap` steps."""
+    """What becomes of requests; one arrives every `gap` steps."""
     runner = HistoryRunner(num_blocks, 8, 60, runs_ahead=runs_ahead)
     under_test = EngineUnderTest(runner, stop_rules=StopRules(frozenset([EOS]), letters()))
     under_test.engine._sampler = NotingSampler([])

@@ -64,7 +64,7 @@ _LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
 
 @dataclass(frozen=True)
 class ModelCase:
-    """One config; those of one architecture stand together, and its examples with the first of them."""
+    """One config. Configs of one architecture stand together, and its examples stand with the first of them."""
 
     architecture: str
     make: Callable[[], PreTrainedConfig]

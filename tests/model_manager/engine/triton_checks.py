@@ -283,7 +283,7 @@ CHECKS = {
     )
 }
 ON_GPUS = CHECKS | {bfloat16_in_the_shape_of_a_real_model.__name__: bfloat16_in_the_shape_of_a_real_model}
-"""All there are: the interpreter runs those of CHECKS."""
+"""All checks; the interpreter runs CHECKS alone."""
 QUICK = (
     "prompts_chunks_and_decodes_in_one_step",
     "contexts_split_among_programs",

@@ -163,7 +163,7 @@ def test_references_that_are_too_deep_for_the_stack_are_refused_by_name() -> Non
 
 
 def _places(count: int, reference: str, **each: Any) -> dict[str, Any]:
-    """Definitions of which each refers to the next."""
+    """Definitions, each of them a reference to the next."""
     parts = {f"a{at}": {"$ref": f"{reference}{at + 1}"} for at in range(count)} | {f"a{count}": {"type": "integer"}}
     return {key: part | {name: said.format(key) for name, said in each.items()} for key, part in parts.items()}
 

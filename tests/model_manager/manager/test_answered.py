@@ -80,7 +80,7 @@ def test_engines_are_counted_together_and_their_deaths_take_nothing_away() -> No
 
 
 def test_the_first_token_of_an_answer_that_went_on_in_another_engine_is_not_known() -> None:
-    """Its times are those of the last engine, and its tokens those of both."""
+    """Its times come from the last engine, and its tokens from both."""
     made = world(1)
     for engine_dies in (False, True):
         made.submit(1, request(f"{engine_dies}"))

@@ -39,7 +39,7 @@ def family(name: str, size: int, prompt: int, tokens: int) -> list[Entry]:
 
 
 def give(engines: EnginePool, entries: Iterable[Entry]) -> None:
-    """All of them, of which none is left."""
+    """All of them; none is left."""
     unsent = {each.request.request_id: each for each in entries}
     given = [each for _, each_slots in engines.assign(unsent, {}) for each in each_slots]
     assert len(given) == len(unsent)

@@ -44,7 +44,7 @@ def digest(folder: Path) -> str:
 
 
 def check_is_copy(adapter: Adapter, name: str, source: Path) -> None:
-    """The adapter is a copy of the two files, and its digest is that of their content."""
+    """The adapter is a copy of the two files, and its digest is made of their content."""
     assert contents(Path(adapter.folder)) == {file: (source / file).read_bytes() for file in ADAPTER_FILES}
     assert (adapter.name, adapter.digest) == (name, digest(source))
 

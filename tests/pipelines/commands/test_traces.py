@@ -24,7 +24,7 @@ def received() -> Iterator[Collector]:
 
 
 def job(folder: Path, *flags: str) -> list[str]:
-    """A command with three rows, the last of which has a parameter out of range."""
+    """A command with three rows; the last one has a parameter out of range."""
     rows = [{"id": f"row-{n}", "prompt": f"{SECRET} {n}", "max_tokens": 4} for n in range(3)]
     rows[2]["n"] = 2
     write_rows(folder / "rows.jsonl", rows)

@@ -38,8 +38,8 @@ FAKE = ["--backend=fake", f"--max_tokens={MAX_TOKENS}", "--max_num_seqs=8"]
 class Job:
     """A job over the prompts, and what happens beside it.
 
-    The prompts come as they are read: those of the second half once the model that is to be the last is loaded, and the
-    last one once no other model has an engine. So however slowly anything goes, both models have rows.
+    The prompts come as they are read: the second half once the model that is to be the last is loaded, and the last
+    prompt once no other model has an engine. So however slowly anything goes, both models have rows.
     """
 
     def __init__(self, folder: Path, runtime: Path) -> None:

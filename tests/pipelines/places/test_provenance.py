@@ -162,7 +162,7 @@ def test_rows_that_nothing_is_known_of_are_told(folder: Path, caplog: pytest.Log
 
 
 def name(*flags: str) -> str:
-    """The job's name, of which the ids of its requests are made."""
+    """The job's name; the ids of its requests are made of it."""
     options = parse(["--input", "a.txt", *flags])
     return with_identity(files_of(options), options).job
 

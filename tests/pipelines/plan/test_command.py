@@ -22,7 +22,7 @@ machine_hours = { round = 2.0 }
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    """1,000 rows of 10 token ids, of which some say how much they may generate, and one is no prompt."""
+    """1,000 rows of 10 token ids. Some say how much they may generate, and one is no prompt."""
     lines = [json.dumps({"prompt": list(range(10)), "max_tokens": 50, "n": 2}) for _ in range(400)]
     lines += [json.dumps({"prompt": list(range(10))}) for _ in range(599)]
     lines.insert(500, "not json")

@@ -66,7 +66,7 @@ def test_a_result_that_the_broker_refuses_is_a_dead_letter_and_its_neighbours_ar
 
 
 def sent_to(address: str, *, gives_letters: bool) -> Iterator[Any]:
-    """Three results, of which the second is large, as a bundle; what the bundle's end gives."""
+    """Three results, the second one large, as a bundle; what the bundle's end gives."""
     send = _Send(KafkaTopic.parse(address), gives_letters=gives_letters)
     send.setup()
     send.start_bundle()

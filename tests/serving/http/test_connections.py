@@ -227,7 +227,7 @@ def test_each_request_of_a_connection_has_its_own_body_wherever_it_is_cut(server
 
 
 def answered(sock: socket.socket) -> Any:
-    """The next answer on a connection, of which nothing more is read."""
+    """The next answer on a connection; nothing more is read from it."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += (byte := sock.recv(1))

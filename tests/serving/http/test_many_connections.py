@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 LIMIT = 400
 HALVES = 10_000
-"""Requests of which the server gets half a head."""
+"""Requests whose heads the server gets half of."""
 _MOST_OF_A_HALF = 32 * 2**10
 """Bytes that such a connection may cost the server: three times what it takes."""
 _SPARE = 500

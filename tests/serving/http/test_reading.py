@@ -29,7 +29,7 @@ UPLOAD = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/
 
 @contextlib.contextmanager
 def half_sent(server: Server, length: int, sent: int, head: str = COMPLETIONS) -> Iterator[socket.socket]:
-    """A connection whose request has a body of a length, of which so many bytes are sent."""
+    """A connection whose request says that its body has `length` bytes, `sent` of them sent."""
     with socket.create_connection(("127.0.0.1", server.port), 60) as sock:
         sock.sendall(f"{head}\r\ncontent-length: {length}\r\n\r\n".encode() + b" " * sent)
         yield sock

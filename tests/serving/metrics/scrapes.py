@@ -77,7 +77,7 @@ def every_metric() -> Iterator[Metric]:
 
 
 def machine_families() -> Iterator[Metric]:
-    """The metrics of a machine with a little work, without those of its requests."""
+    """The metrics of a machine with a little work, without its requests' metrics."""
     return (family for family in MachineMetrics(lambda: STATUS).collect() if family.samples)
 
 

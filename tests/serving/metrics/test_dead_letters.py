@@ -31,7 +31,7 @@ def test_counts_stay_when_the_job_has_ended_until_the_manager_forgets_it() -> No
     letters = DeadLetters()
     letters.look([KNOWN], [says(OWN)])
     late = msgspec.structs.replace(KNOWN, failures={"ModelError": 2, "PromptTooLong": 0})
-    assert letters.look([late], []) == {NAME: OWN}, "the manager counts requests, of which a row may be several"
+    assert letters.look([late], []) == {NAME: OWN}, "the manager counts requests, and a row may be several"
     assert letters.look([], []) == {}
     assert letters.look([KNOWN], []) == {NAME: {"ModelError": 1}}
 

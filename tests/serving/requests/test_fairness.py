@@ -32,7 +32,7 @@ async def asking(server: Server, address: str, key: str) -> AsyncIterator[httpx.
 
 async def others_answered_first(server: Server, one: tuple[str, str], other: tuple[str, str]) -> int:
     """How many requests of the one client were answered when the single request of the other was. All of them take
-    more than a minute, of which the other's, after a few short ones, waits for very little.
+    more than a minute; the other's, after a few short ones, waits for very little of it.
     """
     async with asking(server, *one) as greedy, asking(server, *other) as modest:
         bodies = [ASKED] * SHORT + [LONG] * (MANY - SHORT)

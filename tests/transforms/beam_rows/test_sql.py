@@ -1,7 +1,7 @@
 """Rows of Extract go into Beam SQL, which is Java's, as they are, and rows of what is selected come back.
 
-Java's SDK 2.70, the last of which Maven Central's mirrors have Beam SQL, has no type yet for dates from elsewhere: no
-query here has them.
+Java's SDK 2.70 is the last one whose Beam SQL Maven Central's mirrors have. It has no type yet for dates from
+elsewhere: no query here has them.
 """
 
 import json

@@ -186,7 +186,7 @@ ROWS: list[tuple[type, dict[str, Any]]] = [
 
 
 def state(value: Any) -> Any:
-    """What an instance is made of, and of which types."""
+    """What an instance is made of, with the types."""
     if isinstance(value, list):
         return [state(each) for each in value]
     if isinstance(value, tuple):

@@ -151,7 +151,7 @@ def examine(compiler: GrammarCompiler, make: Callable[[], Constraint], source: r
         grammar = compiler.compile(make())
     except InvalidRequest as error:
         if not str(error).startswith("constraint"):
-            raise RuntimeError("an error that does not name what it is of") from error
+            raise RuntimeError("an error that does not name its constraint") from error
         return False
     _walk(grammar, source)
     return True

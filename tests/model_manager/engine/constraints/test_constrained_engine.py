@@ -1,4 +1,4 @@
-"""Constrained requests through the real engine: every output is of its constraint, alone, in company, at its limits."""
+"""Constrained requests through the real engine: every output meets its constraint, alone, in company, at its limits."""
 
 from __future__ import annotations
 

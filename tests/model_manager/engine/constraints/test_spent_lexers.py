@@ -29,7 +29,7 @@ def compiler() -> GrammarCompiler:
 
 
 def outcome(grammar: Grammar, seed: int) -> Any:
-    """The tokens of a random row and those of them that were forced, or why there are none."""
+    """The tokens of a random row and the forced tokens among them, or why there are none."""
     try:
         tokens, guide = generated(grammar, 200, seed)
     except ConstraintNotMet as error:

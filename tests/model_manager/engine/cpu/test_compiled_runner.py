@@ -101,7 +101,7 @@ def test_rows_are_the_same_whichever_others_are_asked_for(runner: Any) -> None:
 
 
 def test_a_step_that_asks_for_nothing_keeps_its_keys_and_values(runner: Any) -> None:
-    """The same prompt in two steps, the first of which samples nothing, and at once."""
+    """The same prompt at once, and in two steps, where the first one samples nothing."""
     tokens, table = [range(2, 26)], np.array([[3, 1]], np.int32)
     whole = runner.execute(make_step([(0, 24)], table, 16, tokens)).logits
     first = make_step([(0, 20)], table, 16, tokens)

@@ -1,4 +1,4 @@
-"""Real models that speculate: outputs are token for token those of the model alone."""
+"""Real models that speculate: outputs equal the outputs of the model alone, token for token."""
 
 from __future__ import annotations
 

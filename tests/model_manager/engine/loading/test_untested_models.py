@@ -1,5 +1,5 @@
-"""Models that are not in the table, each of which has something that loading once stumbled over: their greedy outputs
-are those of transformers' own generation.
+"""Models that are not in the table. Each has something that loading once stumbled over; greedy outputs equal the
+outputs of transformers' own generation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Greedy outputs with adapters equal those of transformers' model with the adapter merged into its weights."""
+"""Greedy outputs with adapters equal transformers' outputs with the adapter merged into the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters on base weights of every format: the answers are those of what the weights are worth, plus the adapter.
+"""Adapters on base weights of every format: the answers follow from what the weights are worth, plus the adapter.
 
 On the embedded model, which is trained: random weights would magnify the rounding of the layers' inputs.
 """

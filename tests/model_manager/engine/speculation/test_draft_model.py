@@ -15,7 +15,7 @@ from tests.model_manager.engine.history_runner import VOCAB_SIZE, EngineUnderTes
 
 
 class DraftRunner(HistoryRunner):
-    """The target's logits, but for histories of which `wrong` is true: with those another token is likeliest."""
+    """The target's logits. Where `wrong` is true for a history, another token is likeliest."""
 
     def __init__(self, num_blocks: int = 64, max_model_len: int = 256, every: int = 10**6) -> None:
         super().__init__(num_blocks, 8, max_model_len)
