@@ -32,7 +32,7 @@ MALFORMED_INPUT = 2
 class Warnings(logging.Handler):
     """Keeps what is logged as a warning until it is sent; of many, the first.
 
-    The log itself is sent, whichever module or back end writes it: a logging handler is how to get it.
+    Any module or back end may warn, and none of them knows the manager: a handler of the log hears them all.
     """
 
     def __init__(self) -> None:

@@ -152,8 +152,9 @@ def machine_type(name: str) -> MachineType | None:
 
 
 def memory_needed(weights_gb: float, *, on_gpu: bool) -> float:
-    """GB of main memory of a machine that runs a model.
+    """GB of main memory of a machine that runs a model: a rule for choosing one, by the size of the files alone.
 
+    The manager on that machine decides by store/memory.py, which reads the files and the settings of one engine.
     8 GB are for the system and Beam's workers. On a CPU, add the weights twice: loading uses the second half first,
     the KV cache later. With a GPU, add the weights once: files are read through the page cache.
     """

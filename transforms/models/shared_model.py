@@ -20,7 +20,8 @@ from .updates import WatchedFile
 class SharedModel:
     """Opens the model for the first element, and closes it with the last lease. Pickled into the pipeline.
 
-    A worker or bundle without elements starts nothing.
+    A worker or bundle without elements starts nothing. Beam's Shared finds the process's one switch for all unpickled
+    copies, by a key made before pickling. It never says when the last user is gone: leases count users for that.
     """
 
     def __init__(self, options: ClientOptions, opener: Opener, watched: WatchedFile | None = None) -> None:

@@ -1,7 +1,8 @@
 """Arrow values → Python values that JSON can hold, or become in msgspec. Knows no rows' meaning.
 
 Most columns convert at once. Where Python has no such value (the year 10000, a time zone that is unknown here), each
-value of the column is converted by itself, and what has no other form is a text that says the same.
+value of the column is converted by itself, and what has no other form is a text that says the same. So this walks
+Arrow's own values; writing/arrow_values.py walks Python's values along a schema, on the way to a file.
 """
 
 from __future__ import annotations

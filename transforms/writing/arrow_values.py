@@ -1,4 +1,7 @@
-"""Values of rows with an Arrow schema, visited one by one. Knows nesting; not what becomes of a value."""
+"""Values of Python rows with an Arrow schema, visited one by one. Knows nesting; not what becomes of a value.
+
+Rows that are read are Arrow's, and Python has no form for some of their values: reading/arrow_plain.py walks those.
+"""
 
 from __future__ import annotations
 
