@@ -19,7 +19,7 @@ from .schema_parts import parts_of, reference_to, shown_pointer
 
 Judge = Callable[[dict[str, Any]], str | None]
 """Gives llguidance's message for a schema; None if it takes the schema."""
-Steps = tuple[str, ...]
+PathSteps = tuple[str, ...]
 
 _MOST_CHARACTERS = 2**22
 """Most characters of all parts that are compiled by themselves to find the faulty one."""
@@ -102,11 +102,11 @@ def _line(message: str) -> str:
 # ── Places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _place(root: dict[str, Any], line: str, judge: Judge) -> tuple[Steps, str]:
+def _place(root: dict[str, Any], line: str, judge: Judge) -> tuple[PathSteps, str]:
     """The innermost part that is refused for the same reason, and llguidance's message for it."""
     alone = _Alone(root, judge)
-    found: Steps = ()
-    seen: set[Steps] = {found}
+    found: PathSteps = ()
+    seen: set[PathSteps] = {found}
     while True:
         inner = (steps for steps in _inner(root, found, line) if steps not in seen)
         for steps in inner:
@@ -120,9 +120,9 @@ def _place(root: dict[str, Any], line: str, judge: Judge) -> tuple[Steps, str]:
             return found, line
 
 
-def _as_given(given: Any, steps: Steps) -> Steps:
+def _as_given(given: Any, steps: PathSteps) -> PathSteps:
     """The place in the schema as it came, before `oneOf` became `anyOf` and formats were added."""
-    found: Steps = ()
+    found: PathSteps = ()
     for step in steps:
         part = at(given, found)
         step = "oneOf" if step == "anyOf" and isinstance(part, dict) and step not in part else step
@@ -132,7 +132,7 @@ def _as_given(given: Any, steps: Steps) -> Steps:
     return found
 
 
-def _inner(root: dict[str, Any], steps: Steps, line: str) -> Iterator[Steps]:
+def _inner(root: dict[str, Any], steps: PathSteps, line: str) -> Iterator[PathSteps]:
     """The places of a part's direct subschemas and of its reference's target that may be to blame."""
     part = at(root, steps)
     unsupported, required = _UNSUPPORTED.search(line), _REQUIRED_PROPERTY.search(line)
@@ -159,16 +159,16 @@ class _Alone:
         self._judge = judge
         self._draft = {"$schema": root["$schema"]} if isinstance(root.get("$schema"), str) else {}
         self._root = root
-        self._passed: set[Steps] = set()
+        self._passed: set[PathSteps] = set()
         self.pass_over(())
         self._left = _MOST_CHARACTERS
 
-    def pass_over(self, steps: Steps) -> None:
+    def pass_over(self, steps: PathSteps) -> None:
         """Ignore references to this part from now on."""
         self._passed.add(steps)
         self._whole = _moved(self._root, self._passed)
 
-    def refused(self, steps: Steps) -> str | None:
+    def refused(self, steps: PathSteps) -> str | None:
         """The message for a part, if it is refused."""
         source = self._source(steps)
         self._left -= max(_FEWEST_CHARACTERS, len(str(source)))
@@ -177,7 +177,7 @@ class _Alone:
         message = self._judge(source)
         return None if message is None else _line(message).replace("/whole/", "/")
 
-    def _source(self, steps: Steps) -> dict[str, Any]:
+    def _source(self, steps: PathSteps) -> dict[str, Any]:
         """The part to compile; with the whole schema if it has references."""
         part = at(self._root, steps)
         if isinstance(part, dict) and not _refers(part):
@@ -191,7 +191,7 @@ def _refers(value: Any) -> bool:
     return isinstance(value, list) and any(map(_refers, value))
 
 
-def _moved(value: Any, passed: Collection[Steps]) -> Any:
+def _moved(value: Any, passed: Collection[PathSteps]) -> Any:
     """The schema one level deeper, its references adjusted, without references to ignored parts and without names."""
     if isinstance(value, list):
         return [_moved(each, passed) for each in value]

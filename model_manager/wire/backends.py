@@ -21,7 +21,7 @@ from .errors import ConfigError, InvalidRequest
 from .sampling import SamplingParams
 from .server_options import ServerOptions
 
-Takes = Literal["tokens", "text"]
+PromptForm = Literal["tokens", "text"]
 BuiltFor = Literal["cpu", "cuda"]
 Continues = Literal["all", "unseeded", "greedy", "none"]
 
@@ -77,7 +77,7 @@ class Backend:
     """The manager forks its processes from one that has imported what they need."""
     servers: Literal["none", "remote", "started"] = "none"
     """What answers in its place: servers that run already, or one that it starts."""
-    takes: Takes = "tokens"
+    takes: PromptForm = "tokens"
     """Token ids, made by the client with the model's tokenizer; or text, which the engine's own tokenizer reads."""
     fetches_files: bool = True
     """millrace fetches the model's files for it. False: servers have them, and know the model by its name."""

@@ -28,7 +28,7 @@ Quantization = Literal["none", "int8", "int4", "fp8"]
 KvCacheDtype = Literal["auto", "int8", "fp8"]
 Option = str | int | float | bool
 """A value of a back end's option."""
-Speculation = Literal["off", "prompt_lookup", "draft_model"]
+SpeculationMethod = Literal["off", "prompt_lookup", "draft_model"]
 
 
 SHARED_SETTINGS = (
@@ -101,7 +101,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Processes of one engine, each on a GPU of its own. They divide the model's weights and the KV cache."""
     prefix_caching: bool = True
     """Reuse the KV cache of a prefix that another request has computed."""
-    speculation: Speculation = "off"
+    speculation: SpeculationMethod = "off"
     """Guess tokens and check several per step. Output does not change. prompt_lookup guesses from the sequence's own
     text, draft_model with a smaller model (docs: Speculative decoding)."""
     num_speculative_tokens: int = 2

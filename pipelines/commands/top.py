@@ -37,7 +37,7 @@ from .top_frame import frame
 
 _QUITS = b"qQ"
 
-Look = Callable[[], Figures]
+ReadFigures = Callable[[], Figures]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,7 +79,7 @@ def _show(flags: argparse.Namespace, settings: TopConfig, read: ReadStatus) -> N
             _watch(settings.interval, look, history)
 
 
-def _print_frame(look: Look, history: History, console: Console) -> None:
+def _print_frame(look: ReadFigures, history: History, console: Console) -> None:
     console.print(frame(look(), history.points, console.width))
 
 
@@ -94,7 +94,7 @@ def _serve(settings: TopConfig, read: ReadStatus) -> None:
     serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True), read)
 
 
-def _watch(interval: float, look: Look, history: History) -> None:
+def _watch(interval: float, look: ReadFigures, history: History) -> None:
     """A frame each interval, on the terminal's other screen: what was on the first comes back at the end."""
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -107,7 +107,7 @@ def _watch(interval: float, look: Look, history: History) -> None:
 
 
 @contextlib.contextmanager
-def _shown(look: Look, history: History, console: Console) -> Iterator[Callable[[], None]]:
+def _shown(look: ReadFigures, history: History, console: Console) -> Iterator[Callable[[], None]]:
     """What shows a frame in the place of the last; below it on a terminal that has no other screen (TERM=dumb)."""
     if console.is_dumb_terminal:
         yield lambda: _print_frame(look, history, console)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-Leaf = Callable[[Any, pa.Field], Any]
+LeafValue = Callable[[Any, pa.Field], Any]
 """What a value that holds no others becomes; it gets None of any type, too."""
 
 
@@ -20,7 +20,7 @@ def as_they_are(key: Any, value: Any) -> Any:
 
 
 def arrow_members(
-    row: Any, fields: pa.Schema | pa.StructType, leaf: Leaf, entry: Callable[[Any, Any], Any] = as_they_are
+    row: Any, fields: pa.Schema | pa.StructType, leaf: LeafValue, entry: Callable[[Any, Any], Any] = as_they_are
 ) -> dict[str, Any]:
     """The fields of a row, or of a struct in it; what a dict lacks is left out. `entry` makes an entry of a map."""
 

@@ -22,7 +22,7 @@ from ...grammars.grammar import Grammar
 from ...grammars.guide import Ends, GrammarSlow, Guide
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, RequestError
-from ..scheduling.sequence import Rank, Replayed, Sequence
+from ..scheduling.sequence import QueueRank, Replayed, Sequence
 from ..scheduling.sequence_heap import SequenceHeap
 
 _THREADS = 2
@@ -114,7 +114,7 @@ class Preparation:
                 self._out_of_line = sequence.request_id
                 self._begun[sequence.request_id] = future
 
-    def begin(self, last: Rank | None) -> None:
+    def begin(self, last: QueueRank | None) -> None:
         """Start the next compilations; `last` is the rank behind which no sequence runs soon, if there is one."""
         most = min(len(self._begun) + _MOST_AT_ONCE, _MOST_BEGUN)
         for _ in range(_MOST_LOOKED_AT):

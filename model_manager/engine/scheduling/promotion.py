@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 
 from .batch_table import Scheduled
-from .sequence import Rank, Sequence
+from .sequence import QueueRank, Sequence
 
 SHARE = 16
 """Tokens of more urgent sequences for each one of the less urgent that wait."""
@@ -51,7 +51,7 @@ class Promotion:
     def _owes(self, turns: int) -> bool:
         return self._owed >= turns * TURN * SHARE
 
-    def begin(self, sequence: Sequence) -> Rank:
+    def begin(self, sequence: Sequence) -> QueueRank:
         """Note that a sequence is promoted; returns its rank."""
         assert sequence.turn_ends is None
         sequence.turn_ends = _turn_ends(sequence)
@@ -64,14 +64,14 @@ class Promotion:
         if sequence.turn_ends is not None:
             sequence.rank = self._end(sequence)
 
-    def _end(self, sequence: Sequence) -> Rank:
+    def _end(self, sequence: Sequence) -> QueueRank:
         """Its rank before."""
         self.promoted.remove(sequence)
         sequence.turn_ends = None
         sequence.overtaken = sequence.overtaken_before
         return sequence.params.priority, sequence.rank[1]
 
-    def end_spent(self) -> list[tuple[Sequence, Rank]]:
+    def end_spent(self) -> list[tuple[Sequence, QueueRank]]:
         """End the turns of sequences that have had their tokens, unless they have the next turn; returns them, with
         the ranks that they had before.
         """

@@ -17,7 +17,7 @@ from .batch_table import BatchTable, Scheduled
 from .block_manager import BlockManager
 from .prefix_cache import BEING_COMPUTED
 from .promotion import PART_OF_BLOCKS, Promotion
-from .sequence import Rank, Sequence, SequenceStatus
+from .sequence import QueueRank, Sequence, SequenceStatus
 from .waiting_queue import WaitingQueue
 
 LOOK_AHEAD = 64
@@ -255,7 +255,7 @@ class Scheduler:
         needed = sum(each.num_tokens // self._blocks.block_size + 1 for each in self._promotion.promoted)
         return needed > self._blocks.num_blocks // PART_OF_BLOCKS
 
-    def _move(self, sequence: Sequence, rank: Rank) -> None:
+    def _move(self, sequence: Sequence, rank: QueueRank) -> None:
         if sequence.status is SequenceStatus.RUNNING:
             sequence.rank = rank
             self._sort()

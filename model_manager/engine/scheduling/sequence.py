@@ -24,7 +24,7 @@ from .acceptance import Acceptance
 from .readings import EmbedReading, ScoreReading, reading_of
 from .stopping import Ending, StopConditions
 
-Rank = tuple[int, int]
+QueueRank = tuple[int, int]
 """A place in line, smaller first: the request's priority, then its arrival."""
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
-from .sequence import Rank, Sequence
+from .sequence import QueueRank, Sequence
 from .sequence_heap import SequenceHeap
 
 _rank = attrgetter("rank")
@@ -82,7 +82,7 @@ class WaitingQueue:
             if following is not None:
                 self.window.append(following)
 
-    def move(self, sequence: Sequence, rank: Rank) -> None:
+    def move(self, sequence: Sequence, rank: QueueRank) -> None:
         """Give a waiting sequence another rank."""
         if len(self.window) < len(self) and sequence.rank > self.window[-1].rank:
             self._beyond.remove(sequence.rank)
@@ -110,7 +110,7 @@ class WaitingQueue:
         return min(found, key=lambda each: each.rank[1], default=None)
 
     @property
-    def last_near(self) -> Rank | None:
+    def last_near(self) -> QueueRank | None:
         """The rank of the last sequence in the full window; None if the window is not full."""
         return self.window[-1].rank if len(self.window) == self._look_ahead else None
 

@@ -21,7 +21,7 @@ from ...flags.job_options import JobOptions
 from ...pages.texts import clipped, duration
 from ...plan.prices import Prices
 
-Facts = list[tuple[str, str]]
+NamedValues = list[tuple[str, str]]
 _PACKAGES = ("apache-beam", "torch", "transformers", "llguidance", "pyarrow")
 _SECRET = re.compile("key|token|secret|password|command|header|auth", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
@@ -29,7 +29,7 @@ _MOST = 600
 HOW_TO_PRICE = "--prices FILE and --machine_type NAME give it, as for millrace plan"
 
 
-def settings_of(options: JobOptions) -> Facts:
+def settings_of(options: JobOptions) -> NamedValues:
     """Names as flags have them."""
     found = [(name, value) for name, value in _settings(options) if value not in (None, "", [], {})]
     return [(name, _USER_IN_URL.sub("…@", clipped(value, _MOST).text)) for name, value in found] + _versions()
@@ -67,7 +67,7 @@ def _others(
             yield name, msgspec.to_builtins(value)
 
 
-def _versions() -> Facts:
+def _versions() -> NamedValues:
     found = [("millrace", millrace.__version__)]
     for package in _PACKAGES:
         try:

@@ -21,7 +21,7 @@ from millrace.model_manager.engine.scheduling.block_manager import BlockManager
 from millrace.model_manager.engine.scheduling.sequence import sampling_seed
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.grammars.compiling import GrammarCompiler
-from millrace.model_manager.wire.config import ModelConfig, Speculation
+from millrace.model_manager.wire.config import ModelConfig, SpeculationMethod
 from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
@@ -168,7 +168,7 @@ class EngineUnderTest:
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 16,
         prefix_caching: bool = True,
-        speculation: Speculation = "off",
+        speculation: SpeculationMethod = "off",
         grammars: GrammarCompiler | None = None,
     ) -> None:
         self.runner = runner or HistoryRunner()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.engine.scheduling import promotion, scheduler
 from millrace.model_manager.engine.scheduling.scheduler import Scheduler
-from millrace.model_manager.engine.scheduling.sequence import Rank, Sequence, SequenceStatus
+from millrace.model_manager.engine.scheduling.sequence import QueueRank, Sequence, SequenceStatus
 from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.errors import PromptTooLong
 from millrace.model_manager.wire.request import FinishReason, Request
@@ -169,7 +169,7 @@ class Watch:
         self._begin = scheduler._promotion.begin
         scheduler._promotion.begin = self._begin_and_note  # type: ignore[method-assign]
 
-    def _begin_and_note(self, sequence: Sequence) -> Rank:
+    def _begin_and_note(self, sequence: Sequence) -> QueueRank:
         self._promoted.add(sequence.request_id)
         return self._begin(sequence)
 
