@@ -18,11 +18,11 @@ from .matrix_ops import LANES, PANEL, Format, Tile, Unit
 from .vector_ops import I16, I32, I64, ask_for, inlined, number
 
 _STEP_BYTES = 4 * PANEL
-_FEW_ROWS, _GROUP_ROWS, _GROUP_VECTORS = 2, 4, 3
-"""With AVX2 so few rows take a panel's six vectors at once; more rows four at a time, and three vectors. So sums and
-factors together fit 16 registers. With AVX-512 so few rows are widened in vectors: that takes fewer instructions, but
-uses the ports that multiply.
-"""
+_LINE = 64
+_FEW_ROWS = 2
+"""With AVX-512 so few rows are widened in vectors: that takes fewer instructions, but uses the ports that multiply."""
+_STEPS_AHEAD = 16
+"""Steps (3 KiB) that a panel is asked for ahead of its use, where several are read at once."""
 _UPPER_HALF = -0x10000
 _ZERO_POINTS = -0x7F7F7F80
 """128 in each byte: what its factor is more than it stands for."""
@@ -31,9 +31,23 @@ _ZERO_POINTS = -0x7F7F7F80
 class _Factors(Tile):
     """Factors as vectors of float32, of `halves` of each word."""
 
+    most_rows: int
+    """Rows that are computed together."""
+    most_sums: int
+    """Sums that fit the registers, beside the factors."""
+
     def __init__(self, builder: Any, fmt: int, lanes: int, *, widens: bool) -> None:
         super().__init__(builder, fmt, lanes)
         self.halves = 2 if widens else 1
+
+    def passes(self, rows: int, panels: int) -> Iterator[tuple[range, list[tuple[int, int]]]]:
+        """Rows, and vectors of columns (panel, vector), whose sums are kept in registers together."""
+        columns = [(panel, vector) for panel in range(panels) for vector in range(PANEL // self.lanes)]
+        for row in range(0, rows, self.most_rows):
+            some = range(row, min(row + self.most_rows, rows))
+            at_once = self.most_sums // len(some)
+            for first in range(0, len(columns), at_once):
+                yield some, columns[first : first + at_once]
 
     def widened_left(self, address: Any, half: int) -> Any:
         """A row's bfloat16 there, in all lanes."""
@@ -50,13 +64,11 @@ class _Factors(Tile):
 class _Wide(_Factors):
     """AVX-512: one instruction a word, named after its format, or two for bfloat16 that is widened."""
 
+    most_rows, most_sums = 8, 24
+
     def __init__(self, builder: Any, fmt: int, rows: int, *, widens: bool) -> None:
         super().__init__(builder, fmt, LANES, widens=widens)
         self._few = rows <= _FEW_ROWS
-
-    def passes(self, rows: int) -> Iterator[tuple[range, range]]:
-        """Rows and vectors of columns whose sums are kept in registers together."""
-        yield range(rows), range(PANEL // LANES)
 
     def left(self, address: Any, half: int) -> Any:
         """A row's word there as `multiply_add` takes it."""
@@ -81,18 +93,12 @@ class _Wide(_Factors):
 class _Narrow(_Factors):
     """AVX2: vectors of half the length, and several instructions a word where it holds more than one factor."""
 
+    most_rows, most_sums = 4, 12
+
     def __init__(self, builder: Any, fmt: int) -> None:
         super().__init__(builder, fmt, LANES // 2, widens=fmt == Format.BFLOAT16)
         self._bytes = ir.VectorType(ir.IntType(8), 4 * self.lanes)
         self._pairs = ir.VectorType(I16, 2 * self.lanes)
-
-    def passes(self, rows: int) -> Iterator[tuple[range, range]]:
-        """As with AVX-512."""
-        vectors = PANEL // self.lanes
-        at_once = vectors if rows <= _FEW_ROWS else _GROUP_VECTORS
-        for row in range(0, rows, _GROUP_ROWS):
-            for vector in range(0, vectors, at_once):
-                yield range(row, min(row + _GROUP_ROWS, rows)), range(vector, vector + at_once)
 
     def left(self, address: Any, half: int) -> Any:
         """As AVX-512's."""
@@ -134,18 +140,94 @@ def multiply_tile(
     Each step also asks for the next `pace` bytes from `ahead` on, so that they come while it computes: `lines` times,
     which is enough for so many cache lines.
     """
-    t = _Narrow(b, fmt) if unit == Unit.AVX2 else _Wide(b, fmt, rows, widens=unit == Unit.WIDENED)
-    for turn, (some, vectors) in enumerate(t.passes(rows)):
-        sums = {(r, v): cgutils.alloca_once(b, t.sum_type) for r in some for v in vectors}
-        for slot in sums.values():
-            b.store(t.zero(), slot)
-        starts = {r: b.add(left, b.mul(left_stride, number(r))) for r in some}
+    t = _factors(b, fmt, unit, rows)
+    for turn, (some, columns) in enumerate(t.passes(rows, 1)):
+        sums = _Sums(t, left, left_stride, [right], [tile], some, columns)
         with cgutils.for_range_slice(b, number(0), steps, number(1)) as (k, _):
             if not turn:
                 _ask_for_lines(b, b.add(ahead, b.mul(k, pace)), pace, lines)
-            _add_step(t, starts, b.add(right, b.mul(k, number(_STEP_BYTES))), b.mul(k, number(4)), sums)
-        for (r, v), slot in sums.items():
-            place = b.add(tile, number(4 * (PANEL * r + t.lanes * v)))
+            sums.add(k)
+        sums.store()
+
+
+@inlined(types.void, literals=4)
+def multiply_panels(
+    b: Any, left: Any, left_stride: Any, right: Any, near: Any, far: Any, steps: Any,
+    tile: Any, near_tiles: Any, far_tiles: Any, ahead: Any,
+    rows: int, pairs: int, fmt: int, unit: int,
+) -> None:  # fmt: skip
+    """As `multiply_tile`, of several panels at once: so memory is read at several places, which is faster than at one.
+
+    They are one or two `pairs`, `near` bytes apart, of panels `far` bytes apart; their tiles lie `near_tiles` and
+    `far_tiles` bytes apart. Each panel's steps are asked for some steps before they are read, and near its end the
+    first ones of the panels at `ahead`, which lie likewise.
+    """
+    t = _factors(b, fmt, unit, rows)
+    places = [(n, f) for f in range(2) for n in range(pairs)]
+
+    def at(start: Any, first: Any, second: Any) -> list[Any]:
+        return [b.add(start, b.add(b.mul(first, number(n)), b.mul(second, number(f)))) for n, f in places]
+
+    rights, nexts, tiles = at(right, near, far), at(ahead, near, far), at(tile, near_tiles, far_tiles)
+    for some, columns in t.passes(rows, len(places)):
+        sums = _Sums(t, left, left_stride, rights, tiles, some, columns)
+        with cgutils.for_range_slice(b, number(0), steps, number(1)) as (k, _):
+            later = b.add(k, number(_STEPS_AHEAD))
+            beyond = b.sub(later, steps)
+            is_over = b.icmp_signed(">=", beyond, number(0))
+            for panel in [panel for panel, vector in columns if vector == 0]:
+                asked, step = b.select(is_over, nexts[panel], rights[panel]), b.select(is_over, beyond, later)
+                _ask_for_step(b, asked, step)
+            sums.add(k)
+        sums.store()
+
+
+def _factors(b: Any, fmt: int, unit: int, rows: int) -> _Wide | _Narrow:
+    return _Narrow(b, fmt) if unit == Unit.AVX2 else _Wide(b, fmt, rows, widens=unit == Unit.WIDENED)
+
+
+class _Sums:
+    """The sums of some rows and vectors of columns, in registers until they are stored in the panels' tiles."""
+
+    def __init__(
+        self,
+        t: _Wide | _Narrow,
+        left: Any,
+        left_stride: Any,
+        rights: list[Any],
+        tiles: list[Any],
+        rows: range,
+        columns: list[tuple[int, int]],
+    ) -> None:
+        b = t.builder
+        self._t, self._rights, self._tiles, self._columns = t, rights, tiles, columns
+        self._lefts = {r: b.add(left, b.mul(left_stride, number(r))) for r in rows}
+        self._slots = {(r, *column): cgutils.alloca_once(b, t.sum_type) for r in rows for column in columns}
+        for slot in self._slots.values():
+            b.store(t.zero(), slot)
+
+    def add(self, step: Any) -> None:
+        """Add the products of one word of each row with each panel's words of that step."""
+        t, b = self._t, self._t.builder
+        bases = {panel: b.add(self._rights[panel], b.mul(step, number(_STEP_BYTES))) for panel, _ in self._columns}
+        offset = b.mul(step, number(4))
+        for half in range(t.halves):
+            if half:  # read again: kept words would take the sums' registers
+                bases = {panel: _unknown(b, base) for panel, base in bases.items()}
+            columns = {
+                (panel, v): t.right(b.add(bases[panel], number(4 * t.lanes * v)), half) for panel, v in self._columns
+            }
+            for r, start in self._lefts.items():
+                row = t.left(b.add(start, offset), half)
+                for column, words in columns.items():
+                    slot = self._slots[r, *column]
+                    b.store(t.multiply_add(b.load(slot), row, words), slot)
+
+    def store(self) -> None:
+        """Write the sums to the panels' tiles."""
+        t, b = self._t, self._t.builder
+        for (r, panel, v), slot in self._slots.items():
+            place = b.add(self._tiles[panel], number(4 * (PANEL * r + t.lanes * v)))
             b.store(b.load(slot), b.inttoptr(place, t.sum_type.as_pointer()), align=4 * t.lanes)
 
 
@@ -154,20 +236,10 @@ def _ask_for_lines(b: Any, address: Any, pace: Any, lines: int) -> None:
         ask_for(b, b.add(address, b.sdiv(b.mul(pace, number(line)), number(lines))))
 
 
-def _add_step(
-    t: _Wide | _Narrow, starts: dict[int, Any], base: Any, offset: Any, sums: dict[tuple[int, int], Any]
-) -> None:
-    """Add the products of one word of each row, `offset` bytes from its start, with the panel's words at `base`."""
-    b = t.builder
-    vectors = sorted({v for _, v in sums})
-    for half in range(t.halves):
-        if half:  # read again: kept words would take the sums' registers
-            base = _unknown(b, base)
-        columns = {v: t.right(b.add(base, number(4 * t.lanes * v)), half) for v in vectors}
-        for r, start in starts.items():
-            row = t.left(b.add(start, offset), half)
-            for v in vectors:
-                b.store(t.multiply_add(b.load(sums[r, v]), row, columns[v]), sums[r, v])
+def _ask_for_step(b: Any, panel: Any, step: Any) -> None:
+    place = b.add(panel, b.mul(step, number(_STEP_BYTES)))
+    for line in range(0, _STEP_BYTES, _LINE):
+        ask_for(b, b.add(place, number(line)))
 
 
 def _unknown(b: Any, value: Any) -> Any:

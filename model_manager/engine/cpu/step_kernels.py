@@ -11,7 +11,7 @@ from typing import Any
 from numba import literally, njit
 
 from .matrix_ops import PANEL, Format, Unit, finish_row
-from .product_ops import multiply_tile
+from .product_ops import multiply_panels, multiply_tile
 from .records import Linear, Normalize, Quantize, Rotate, Run, get
 from .row_ops import (
     arrive,
@@ -33,6 +33,9 @@ SUMS_BYTES = 2 * 4 * PANEL * BLOCK_ROWS
 """A thread's sums of a product, and of a second product where products come in pairs."""
 _VECTOR_ROWS = 8
 """Rows that vector instructions compute at once."""
+_FEW_ROWS = 4
+"""So few rows take the time of reading the weights, so several panels are read at once."""
+_TILE_BYTES = 4 * PANEL * _FEW_ROWS
 _CHUNK_ROWS = 128
 _SHARES = 3
 """Cache lines of a panel that one step reads."""
@@ -120,6 +123,9 @@ def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any) -> N
     thread = fetch_add(record + 8 * Linear.THREADS)
     sums = get(record, Linear.SUMS) + thread * SUMS_BYTES
     rows, panels = get(record, Linear.ROWS), get(record, Linear.PANELS)
+    if rows <= _FEW_ROWS and not _suits_tiles(rows, fmt, unit):
+        _few_rows(record, rows, sums, fmt, epilogue, itemsize, unit)
+        return
     chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
     configure_tiles(get(record, Linear.TILE_SHAPES), unit)
     task = fetch_add(record + 8 * Linear.TASKS)
@@ -131,6 +137,76 @@ def _linear(record: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any) -> N
         )  # fmt: skip
         task = fetch_add(record + 8 * Linear.TASKS)
     release_tiles(unit)
+
+
+@njit(inline="always")
+def _few_rows(record: int, rows: int, sums: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any) -> None:
+    """Draws groups of panels, as many for each thread, then the last panels one by one.
+
+    A group has as many panels as there are registers for their sums. With gates, half of them are gates.
+    """
+    panels, team, gated = get(record, Linear.PANELS), get(record, Linear.TEAM), get(record, Linear.GATED)
+    at_once = (4 if rows == 1 else 2) >> gated
+    groups = panels // (at_once * team) * team
+    tasks = panels - groups * (at_once - 1)
+    task = fetch_add(record + 8 * Linear.TASKS)
+    while task < tasks:
+        first, count = _group(task, groups, at_once), at_once if task < groups else 1
+        ahead = _next_group(record, task + team, tasks, groups, at_once)
+        _multiply_group(record, rows, first, count, ahead, sums, fmt, unit)
+        pairs, gap = _pairs(count, gated), gated * panels * 4 * PANEL * get(record, Linear.STEPS)
+        for place in range(count):
+            tile = sums + place % pairs * _TILE_BYTES + place // pairs * (SUMS_BYTES // 2)
+            _finish(record, first + place, 0, rows, tile, gap, fmt, epilogue, itemsize, unit)
+        task = fetch_add(record + 8 * Linear.TASKS)
+
+
+@njit(error_model="numpy", no_cpython_wrapper=True)
+def _pairs(count: int, gated: int) -> int:
+    """In how many pairs so many panels are computed: with their gates, with each other, or a single one with itself."""
+    return count if gated else (count + 1) // 2
+
+
+@njit(error_model="numpy", no_cpython_wrapper=True)
+def _group(task: int, groups: int, at_once: int) -> int:
+    """The first panel of a task: `groups` have `at_once` panels, the others one."""
+    return task * at_once if task < groups else task + groups * (at_once - 1)
+
+
+@njit(error_model="numpy", no_cpython_wrapper=True)
+def _next_group(record: int, task: int, tasks: int, groups: int, at_once: int) -> int:
+    """Address of the panels that this thread reads next: those of that task, or perhaps of another matrix."""
+    if task < tasks or not get(record, Linear.NEXT_WEIGHT):
+        panel = _group(task, groups, at_once)
+        weight, steps = get(record, Linear.WEIGHT), get(record, Linear.STEPS)
+    else:
+        panel = (task - tasks) * at_once
+        weight, steps = get(record, Linear.NEXT_WEIGHT), get(record, Linear.NEXT_STEPS)
+    return weight + panel * 4 * PANEL * steps
+
+
+@njit(error_model="numpy", no_cpython_wrapper=True)
+def _multiply_group(record: int, rows: int, first: int, count: int, ahead: int, sums: int, fmt: Any, unit: Any) -> None:
+    """The sums of `count` panels: of one row and up to two pairs of panels, or of up to 4 rows and one pair."""
+    panels, gated, steps = get(record, Linear.PANELS), get(record, Linear.GATED), get(record, Linear.STEPS)
+    left, stride = get(record, Linear.INPUT), get(record, Linear.INPUT_STRIDE)
+    size, far_tiles = 4 * PANEL * steps, SUMS_BYTES // 2
+    right, far = get(record, Linear.WEIGHT) + first * size, (panels if gated else count // 2) * size
+    if rows > 1:
+        multiply_panels(
+            left, stride, right, size, far, steps, sums, _TILE_BYTES, far_tiles, ahead,
+            _FEW_ROWS, 1, literally(fmt), literally(unit),
+        )  # fmt: skip
+    elif _pairs(count, gated) > 1:
+        multiply_panels(
+            left, stride, right, size, far, steps, sums, _TILE_BYTES, far_tiles, ahead,
+            1, 2, literally(fmt), literally(unit),
+        )  # fmt: skip
+    else:
+        multiply_panels(
+            left, stride, right, size, far, steps, sums, _TILE_BYTES, far_tiles, ahead,
+            1, 1, literally(fmt), literally(unit),
+        )  # fmt: skip
 
 
 @njit(inline="always")
@@ -150,19 +226,7 @@ def _panel(
         if gap:
             place, pair = right + gap, sums + SUMS_BYTES // 2
             _multiply(record, row, left, at_once, place, pair, ahead + gap, parts, fmt, unit)
-        for r in range(row, min(row + at_once, end)):
-            _finish(
-                record,
-                panel,
-                r,
-                r - row,
-                sums,
-                gap,
-                fmt,
-                epilogue,
-                itemsize,
-                unit,
-            )
+        _finish(record, panel, row, min(row + at_once, end), sums, gap, fmt, epilogue, itemsize, unit)
         ahead += size // parts
 
 
@@ -228,19 +292,16 @@ def _multiply_tiles(
 def _multiply_vectors(
     left: int, stride: int, right: int, steps: int, sums: int, ahead: int, pace: int, rows: int, fmt: Any, unit: Any
 ) -> None:
-    """Up to 8 rows: with one or two parts it computes 1, 4 or 8, with more 2, 4 or 8.
-
-    One row has a form of its own: in bfloat16 to compute four takes longer than to read the weights.
-    """
+    """Up to 8 rows: with one or two parts it computes 4 or 8, with more 2, 4 or 8."""
     if pace >= 4 * PANEL // _FEW_PARTS:
         if rows > 4:
             multiply_tile(
                 left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, _SHARES, literally(fmt), literally(unit)
             )
-        elif rows > 1:
-            multiply_tile(left, stride, right, steps, sums, ahead, pace, 4, _SHARES, literally(fmt), literally(unit))
         else:
-            multiply_tile(left, stride, right, steps, sums, ahead, pace, 1, _SHARES, literally(fmt), literally(unit))
+            multiply_tile(
+                left, stride, right, steps, sums, ahead, pace, _FEW_ROWS, _SHARES, literally(fmt), literally(unit)
+            )
     elif rows > 4:
         multiply_tile(left, stride, right, steps, sums, ahead, pace, _VECTOR_ROWS, 1, literally(fmt), literally(unit))
     elif rows > 2:
@@ -249,25 +310,37 @@ def _multiply_vectors(
         multiply_tile(left, stride, right, steps, sums, ahead, pace, 2, 1, literally(fmt), literally(unit))
 
 
-@njit(inline="always")
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def _finish(
-    record: int, panel: int, row: int, r: int, sums: int, gap: int, fmt: Any, epilogue: Any, itemsize: Any, unit: Any
+    record: int,
+    panel: int,
+    first: int,
+    end: int,
+    sums: int,
+    gap: int,
+    fmt: Any,
+    epilogue: Any,
+    itemsize: Any,
+    unit: Any,
 ) -> None:
+    """What becomes of the sums of the rows first .. end - 1 of a panel."""
     column = 4 * PANEL * panel
-    finish_row(
-        sums + 4 * PANEL * r,
-        sums + SUMS_BYTES // 2 + 4 * PANEL * r,
-        get(record, Linear.INPUT_SCALES) + 4 * row,
-        get(record, Linear.SCALES) + column,
-        get(record, Linear.OFFSETS) + column,
-        get(record, Linear.BIAS) + column,
-        gap // get(record, Linear.STEPS),
-        get(record, Linear.OUTPUT) + row * get(record, Linear.OUTPUT_STRIDE) + panel * PANEL * itemsize,
-        fmt,
-        epilogue,
-        itemsize,
-        unit,
-    )
+    for row in range(first, end):
+        tile = sums + 4 * PANEL * (row - first)
+        finish_row(
+            tile,
+            tile + SUMS_BYTES // 2,
+            get(record, Linear.INPUT_SCALES) + 4 * row,
+            get(record, Linear.SCALES) + column,
+            get(record, Linear.OFFSETS) + column,
+            get(record, Linear.BIAS) + column,
+            gap // get(record, Linear.STEPS),
+            get(record, Linear.OUTPUT) + row * get(record, Linear.OUTPUT_STRIDE) + panel * PANEL * itemsize,
+            literally(fmt),
+            literally(epilogue),
+            literally(itemsize),
+            literally(unit),
+        )
 
 
 @njit(inline="always")

@@ -83,19 +83,25 @@ def test_products_of_any_number_of_rows(emitter: Emitter, fmt: Format, rows: int
 
 
 @pytest.mark.parametrize("fmt", Format)
-@pytest.mark.parametrize("inner", [64, 80, 1024])
-def test_a_row_is_the_same_bits_whatever_its_company(emitter: Emitter, fmt: Format, inner: int) -> None:
-    """80 is no whole number of the matrix unit's tiles in any format."""
-    x, weight = torch.randn(300, inner), torch.randn(100, inner)
-    matrix, factors = pack([weight], [None], fmt), _factors(emitter, x, fmt)
-    out = Rows(300, 100, torch.float32)
-    emitter.multiply(factors, matrix, out, Epilogue.STORE)
+@pytest.mark.parametrize("inner", [16, 64, 80, 1024])
+@pytest.mark.parametrize("epilogue", [Epilogue.STORE, Epilogue.SWIGLU])
+def test_a_row_is_the_same_bits_whatever_its_company(
+    emitter: Emitter, fmt: Format, inner: int, epilogue: Epilogue
+) -> None:
+    """80 is no whole number of the matrix unit's tiles in any format; 900 columns are 19 panels, so that up to 4 rows
+    are computed in groups of panels and in single ones.
+    """
+    x, weights = torch.randn(300, inner), [torch.randn(900, inner) for _ in range(1 + (epilogue in _GATED))]
+    matrix, factors = pack(weights, [None] * len(weights), fmt), _factors(emitter, x, fmt)
+    out = Rows(300, 900, torch.float32)
+    emitter.multiply(factors, matrix, out, epilogue)
     emitter.run(300)
     together = out.tensor[:300].clone()
-    for rows in (1, 7, 8, 9, 16, 17, 33, 129):
+    for rows in (1, 2, 4, 5, 7, 8, 9, 16, 17, 33, 129):
         out.tensor.zero_()
         emitter.run(rows)
         assert torch.equal(out.tensor[:rows], together[:rows]), rows
+        assert not out.tensor[rows:].any(), rows
 
 
 def _units_here(fmt: Format) -> list[Unit]:
