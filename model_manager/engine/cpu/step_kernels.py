@@ -182,7 +182,8 @@ def _next_group(record: int, task: int, tasks: int, groups: int, at_once: int) -
     else:
         panel = (task - tasks) * at_once
         weight, steps = get(record, Linear.NEXT_WEIGHT), get(record, Linear.NEXT_STEPS)
-    return weight + panel * 4 * PANEL * steps
+    address: int = weight + panel * 4 * PANEL * steps
+    return address
 
 
 @njit(error_model="numpy", no_cpython_wrapper=True)
