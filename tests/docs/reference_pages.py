@@ -48,7 +48,7 @@ from millrace.transforms.writing.output_rows import (
 from tests.serving.metrics.scrapes import answered_families, machine_families, server_families
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/reference").glob("*.md"))
-_PART = re.compile(r"(?<=<!-- made: )(\w+) -->\n.*?<!-- end -->", re.DOTALL)
+_PART = re.compile(r"(?<=<!-- made: )(\w+) -->\n(?:(?!<!-- made: ).)*?<!-- end -->", re.DOTALL)
 _CLASSES = "<!-- classes -->"
 _JOBS = tuple(task.command for task in TASKS.values())
 
