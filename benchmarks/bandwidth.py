@@ -26,7 +26,7 @@ class Sizes:
     """Bytes of a model in bfloat16."""
 
     weight_bytes: int
-    """That a step reads: all but an embedding table where only the step's rows are looked up."""
+    """A step reads so many. An embedding table counts only where a step reads all of it."""
     kv_bytes_per_token: int
 
 

@@ -18,8 +18,8 @@ from .matrix_ops import LANES, PANEL, Format, Tile, Unit
 from .vector_ops import I16, I32, I64, ask_for, inlined, number
 
 _STEP_BYTES = 4 * PANEL
-_LINE = 64
-_FEW_ROWS = 2
+_STEP_LINES = _STEP_BYTES // 64
+_WIDENED_IN_VECTORS = 2
 """With AVX-512 so few rows are widened in vectors: that takes fewer instructions, but uses the ports that multiply."""
 _STEPS_AHEAD = 16
 """Steps (3 KiB) that a panel is asked for ahead of its use, where several are read at once."""
@@ -68,7 +68,7 @@ class _Wide(_Factors):
 
     def __init__(self, builder: Any, fmt: int, rows: int, *, widens: bool) -> None:
         super().__init__(builder, fmt, LANES, widens=widens)
-        self._few = rows <= _FEW_ROWS
+        self._few = rows <= _WIDENED_IN_VECTORS
 
     def left(self, address: Any, half: int) -> Any:
         """A row's word there as `multiply_add` takes it."""
@@ -177,7 +177,8 @@ def multiply_panels(
             is_over = b.icmp_signed(">=", beyond, number(0))
             for panel in [panel for panel, vector in columns if vector == 0]:
                 asked, step = b.select(is_over, nexts[panel], rights[panel]), b.select(is_over, beyond, later)
-                _ask_for_step(b, asked, step)
+                place = b.add(asked, b.mul(step, number(_STEP_BYTES)))
+                _ask_for_lines(b, place, number(_STEP_BYTES), _STEP_LINES)
             sums.add(k)
         sums.store()
 
@@ -234,12 +235,6 @@ class _Sums:
 def _ask_for_lines(b: Any, address: Any, pace: Any, lines: int) -> None:
     for line in range(lines):
         ask_for(b, b.add(address, b.sdiv(b.mul(pace, number(line)), number(lines))))
-
-
-def _ask_for_step(b: Any, panel: Any, step: Any) -> None:
-    place = b.add(panel, b.mul(step, number(_STEP_BYTES)))
-    for line in range(0, _STEP_BYTES, _LINE):
-        ask_for(b, b.add(place, number(line)))
 
 
 def _unknown(b: Any, value: Any) -> Any:

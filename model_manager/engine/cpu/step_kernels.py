@@ -30,11 +30,11 @@ from .vector_ops import fetch_add, load_int64
 SPARE_ROWS = BLOCK_ROWS
 """Rows that buffers have to spare, which are read but not used: as many as a product computes at once."""
 SUMS_BYTES = 2 * 4 * PANEL * BLOCK_ROWS
-"""A thread's sums of a product, and of a second product where products come in pairs."""
+"""A thread's sums: a half for a product, the other for the second panel of each pair, its gate's product for one."""
 _VECTOR_ROWS = 8
 """Rows that vector instructions compute at once."""
 _FEW_ROWS = 4
-"""So few rows take the time of reading the weights, so several panels are read at once."""
+"""To compute so few rows takes no longer than to read the weights, and several panels are read at once."""
 _TILE_BYTES = 4 * PANEL * _FEW_ROWS
 _CHUNK_ROWS = 128
 _SHARES = 3
@@ -149,12 +149,13 @@ def _few_rows(record: int, rows: int, sums: int, fmt: Any, epilogue: Any, itemsi
     at_once = (4 if rows == 1 else 2) >> gated
     groups = panels // (at_once * team) * team
     tasks = panels - groups * (at_once - 1)
+    gap = gated * panels * 4 * PANEL * get(record, Linear.STEPS)
     task = fetch_add(record + 8 * Linear.TASKS)
     while task < tasks:
         first, count = _group(task, groups, at_once), at_once if task < groups else 1
-        ahead = _next_group(record, task + team, tasks, groups, at_once)
+        ahead = _next_group(record, task, tasks, groups, at_once)
         _multiply_group(record, rows, first, count, ahead, sums, fmt, unit)
-        pairs, gap = _pairs(count, gated), gated * panels * 4 * PANEL * get(record, Linear.STEPS)
+        pairs = _pairs(count, gated)
         for place in range(count):
             tile = sums + place % pairs * _TILE_BYTES + place // pairs * (SUMS_BYTES // 2)
             _finish(record, first + place, 0, rows, tile, gap, fmt, epilogue, itemsize, unit)
@@ -175,13 +176,16 @@ def _group(task: int, groups: int, at_once: int) -> int:
 
 @njit(error_model="numpy", no_cpython_wrapper=True)
 def _next_group(record: int, task: int, tasks: int, groups: int, at_once: int) -> int:
-    """Address of the panels that this thread reads next: those of that task, or perhaps of another matrix."""
-    if task < tasks or not get(record, Linear.NEXT_WEIGHT):
-        panel = _group(task, groups, at_once)
-        weight, steps = get(record, Linear.WEIGHT), get(record, Linear.STEPS)
-    else:
-        panel = (task - tasks) * at_once
+    """Address of the panels that this thread reads after a task, perhaps of another matrix; the task's own where there
+    are none.
+    """
+    later = task + get(record, Linear.TEAM)
+    if later >= tasks and get(record, Linear.NEXT_WEIGHT):
+        panel = (later - tasks) * at_once
         weight, steps = get(record, Linear.NEXT_WEIGHT), get(record, Linear.NEXT_STEPS)
+    else:
+        panel = _group(later if later < tasks else task, groups, at_once)
+        weight, steps = get(record, Linear.WEIGHT), get(record, Linear.STEPS)
     address: int = weight + panel * 4 * PANEL * steps
     return address
 
@@ -218,7 +222,7 @@ def _panel(
     size = 4 * PANEL * get(record, Linear.STEPS)
     right = get(record, Linear.WEIGHT) + panel * size
     gap = get(record, Linear.GATED) * get(record, Linear.PANELS) * size  # bytes from a gate to its product
-    ahead = _next_panel(record, panel)
+    ahead = _next_group(record, panel, get(record, Linear.PANELS), 0, 1)
     at_once = BLOCK_ROWS if _suits_tiles(end - first, fmt, unit) else _VECTOR_ROWS
     parts = (end - first + at_once - 1) // at_once
     for row in range(first, end, at_once):
@@ -239,18 +243,6 @@ def _suits_tiles(rows: int, fmt: Any, unit: Any) -> bool:
     is exact either way, and few rows are faster by vector instructions.
     """
     return bool(unit == Unit.TILES and (fmt != Format.INT8 or rows > _VECTOR_ROWS))
-
-
-@njit(inline="always")
-def _next_panel(record: int, panel: int) -> int:
-    """Address of the panel that this thread reads next, perhaps of another matrix; its own where there is none."""
-    size = 4 * PANEL * get(record, Linear.STEPS)
-    beyond = panel + get(record, Linear.TEAM) - get(record, Linear.PANELS)
-    if beyond >= 0 and get(record, Linear.NEXT_WEIGHT):
-        address: int = get(record, Linear.NEXT_WEIGHT) + beyond * 4 * PANEL * get(record, Linear.NEXT_STEPS)
-    else:
-        address = get(record, Linear.WEIGHT) + (panel if beyond >= 0 else panel + get(record, Linear.TEAM)) * size
-    return address
 
 
 @njit(inline="always")
