@@ -96,22 +96,28 @@ class EngineTemplate:
             self._running = start_template()
         return self._running
 
-    async def fork(self, model: str, variables: Mapping[str, str], connection: socket.socket) -> ForkedProcess | None:
-        """An inference process with these variables beside the manager's, which has `connection` as its end of the
-        socket to the manager. None if there is no template.
+    async def fork(self, model: str, variables: Mapping[str, str]) -> tuple[ForkedProcess, socket.socket] | None:
+        """An inference process with these variables beside the manager's, and our end of the socket to it.
+
+        None if there is no template. One that is killed as it is asked is replaced, once.
         """
+        told = json.dumps({"model": model, "variables": dict(variables)}).encode()
         async with self._lock:
-            if self._failures == _MOST_FAILURES:
-                return None
-            try:
-                return await self._fork(json.dumps({"model": model, "variables": dict(variables)}).encode(), connection)
-            except OSError as error:  # TimeoutError is one
-                self._failures += not self._is_ready
-                log.warning(
-                    "engines start without what the template has imported: %s", str(error) or "it gives no answer"
-                )
-                self.close()
-                return None
+            while self._failures < _MOST_FAILURES:
+                had_forked = self._is_ready
+                try:
+                    with socket_pair() as (ours, theirs):  # others each time: the killed one may have forked
+                        return await self._fork(told, theirs), ours.dup()
+                except OSError as error:  # TimeoutError is one
+                    self._failures += not self._is_ready
+                    self.close()
+                    if had_forked and isinstance(error, ConnectionError):
+                        continue
+                    log.warning(
+                        "engines start without what the template has imported: %s", str(error) or "it gives no answer"
+                    )
+                    return None
+            return None
 
     async def _fork(self, told: bytes, connection: socket.socket) -> ForkedProcess:
         template = self.start().socket
@@ -146,8 +152,16 @@ async def _hear(template: socket.socket, within: float) -> bytes:
     loop = asyncio.get_running_loop()
     message = await asyncio.wait_for(loop.sock_recv(template, _LARGEST), within)
     if not message:
-        raise OSError("its process has ended")
+        raise ConnectionError("its process has ended")
     return message
+
+
+@contextlib.contextmanager
+def socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The manager's end and an engine's; both are closed in the end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
 
 
 @contextlib.contextmanager

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..store.environments import engine_environment, engine_python
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, cache_folder
-from .engine_template import EngineTemplate, ForkedProcess
+from .engine_template import EngineTemplate, ForkedProcess, socket_pair
 from .template_process import TemplateProcess
 
 ENGINE_MODULE = "millrace.model_manager.engine.process"
@@ -50,19 +49,11 @@ class Launcher:
 
     async def _launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
         variables = _variables(config, gpus)
-        if self._template is not None and BACKENDS[config.backend].is_forked:
-            with _sockets() as (ours, theirs):
-                if (forked := await self._template.fork(config.model, variables, theirs)) is not None:
-                    return forked, ours.dup()
-        with _sockets() as (ours, theirs):  # others: a process that was forked too late must not read what is sent
+        template = self._template if BACKENDS[config.backend].is_forked else None
+        if template is not None and (forked := await template.fork(config.model, variables)) is not None:
+            return forked
+        with socket_pair() as (ours, theirs):  # others: a process that was forked too late must not read what is sent
             return spawn(self._command, theirs, config, variables), ours.dup()
-
-
-@contextlib.contextmanager
-def _sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
 
 
 def _end(launching: asyncio.Task[tuple[LaunchedProcess, socket.socket]]) -> None:
