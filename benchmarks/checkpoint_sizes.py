@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from millrace.model_manager.store.weight_headers import Tensor, read_header
+from millrace.model_manager.store.weight_headers import TensorEntry, read_header
 
 
 def weight_bytes(folder: Path, itemsize: int, linear_itemsize: int) -> int:
@@ -17,7 +17,7 @@ def weight_bytes(folder: Path, itemsize: int, linear_itemsize: int) -> int:
     A weight that is used twice counts once; scales of quantized weights do not count.
     """
 
-    def width(name: str, tensor: Tensor) -> int:
+    def width(name: str, tensor: TensorEntry) -> int:
         return linear_itemsize if len(tensor["shape"]) == 2 and "embed" not in name else itemsize
 
     headers = [read_header(path).tensors or {} for path in folder.glob("*.safetensors")]

@@ -23,7 +23,7 @@ from .http.listen_addresses import listening, url
 from .http.observers import Observer
 from .http.tls_files import check_tls
 from .http.uvicorn_server import Uvicorn, uvicorn_config
-from .requests.opening_client import Opener, OpeningClient
+from .requests.opening_client import EngineOpener, OpeningClient
 from .requests.service import Served, Service
 from .settings import ServeConfig
 
@@ -41,7 +41,7 @@ Tell = Callable[[str], None]
 
 
 def serve(
-    settings: ServeConfig, served: Served, opener: Opener, tell: Tell, observers: Sequence[Observer] = ()
+    settings: ServeConfig, served: Served, opener: EngineOpener, tell: Tell, observers: Sequence[Observer] = ()
 ) -> None:
     """Serve until a signal comes. Raises ConfigError for an address that cannot be had or a bad file, and ModelError
     where the model cannot be loaded.
@@ -59,7 +59,9 @@ class _Serving:
         self._error: BaseException | None = None
         self._is_ending = False
 
-    async def run(self, sock: socket.socket, served: Served, opener: Opener, observers: Sequence[Observer]) -> None:
+    async def run(
+        self, sock: socket.socket, served: Served, opener: EngineOpener, observers: Sequence[Observer]
+    ) -> None:
         """Listen, load the model meanwhile, and serve until the end."""
         engine = OpeningClient(opener)
         service = Service(self._settings, served, engine, observers)

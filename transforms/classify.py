@@ -16,8 +16,7 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.request import Output
-from millrace.model_manager.wire.request import Task as RequestTask
+from millrace.model_manager.wire.request import Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.classification import Classification
@@ -27,9 +26,9 @@ from .models.client import Client
 from .requests.model_transform import ModelSettings
 from .requests.row_output import RowOutputTransform
 from .tasks import CLASSIFY_TEMPLATE, DEFAULT_THRESHOLD
-from .typed.document_template import Content, Prompts, Template
+from .typed.document_template import MessageContent, Prompts, Template
 from .typed.documents import document_of, rows_of_documents
-from .typed.examples import answer_of
+from .typed.examples import example_answer
 from .typed.leaves import bare, choice
 from .typed.shapes import Member, Record
 
@@ -77,12 +76,12 @@ class Classify(RowOutputTransform):
         said = _checked(labels, multiple)
         threshold = _threshold(threshold, multiple)
         record = _record(said, multiple)
-        shown = [(document, answer_of(record, _answer(given, said, multiple))) for document, given in examples]
+        shown = [(document, example_answer(record, _answer(given, said, multiple))) for document, given in examples]
         self._prompts = Prompts(record, shown, template)
         task = _Classifying(list(said), self._prompts, threshold, text_column)
         super().__init__(task, model, params, settings)
 
-    def prompt(self, document: str) -> Content:
+    def prompt(self, document: str) -> MessageContent:
         """What the model is told about a document."""
         return self._prompts.of(document)
 
@@ -199,7 +198,7 @@ def _answer(given: str | Sequence[str], said: Mapping[str, str], multiple: bool)
 
 def _one(key: str, value: str | bool) -> str:
     leaf = choice([value])
-    return answer_of(Record("Answer", (Member("answer", leaf, key),)), {key: value})
+    return example_answer(Record("Answer", (Member("answer", leaf, key),)), {key: value})
 
 
 def _row(found: Classified) -> Classification:

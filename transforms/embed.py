@@ -10,8 +10,7 @@ from typing import Any, Unpack, get_args
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.request import Output, Pooling
-from millrace.model_manager.wire.request import Task as RequestTask
+from millrace.model_manager.wire.request import Output, Pooling, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt

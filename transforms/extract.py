@@ -16,8 +16,7 @@ import msgspec
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
 from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
-from millrace.model_manager.wire.request import FinishReason, Output
-from millrace.model_manager.wire.request import Task as RequestTask
+from millrace.model_manager.wire.request import FinishReason, Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt, content_id
@@ -28,13 +27,13 @@ from .requests.row_output import RowOutputTransform
 from .tasks import MAX_TOKENS
 from .typed.alignment import Confidence, token_ranges
 from .typed.answer_values import read
-from .typed.beam_rows import element_type
+from .typed.beam_schemas import element_type
 from .typed.checking import check_answer, check_supported
 from .typed.describe import record_of
 from .typed.details import Details
-from .typed.document_template import DEFAULT_TEMPLATE, Content, Prompts, Template
+from .typed.document_template import DEFAULT_TEMPLATE, MessageContent, Prompts, Template
 from .typed.documents import document_of, rows_of_documents
-from .typed.examples import answer_of, check_fields
+from .typed.examples import check_fields, example_answer
 from .typed.instance_check import check_held
 from .typed.json_schemas import schema_of
 from .typed.key_paths import renamed_keys
@@ -102,7 +101,7 @@ class Extract(RowOutputTransform):
         """The JSON Schema that every answer is valid under."""
         return schema_of(self._record)
 
-    def prompt(self, document: str) -> Content:
+    def prompt(self, document: str) -> MessageContent:
         """What the model is told about a document."""
         return self._prompts.of(document)
 
@@ -167,7 +166,7 @@ class _Extracting:
 
 def _example(record: Record, document: str, value: Any) -> tuple[str, str]:
     check_fields(record, value, record.name)
-    answer = answer_of(record, value)
+    answer = example_answer(record, value)
     try:
         reading = read(record, answer, document)
         check_answer(record, document, answer, reading.ranges)

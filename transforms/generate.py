@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Unpack
 
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.request import Output
-from millrace.model_manager.wire.request import Task as RequestTask
+from millrace.model_manager.wire.request import Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Completion, Prompt

@@ -12,8 +12,7 @@ import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.request import Output
-from millrace.model_manager.wire.request import Task as RequestTask
+from millrace.model_manager.wire.request import Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
 from .elements.completions import Prompt

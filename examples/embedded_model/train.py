@@ -54,7 +54,7 @@ class MicroBatch:
     weights: torch.Tensor
 
 
-Row = tuple[list[int], list[bool]]
+TrainingRow = tuple[list[int], list[bool]]
 
 
 def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
@@ -78,7 +78,7 @@ def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
     return model
 
 
-def _micro_batch(rows: list[Row]) -> MicroBatch:
+def _micro_batch(rows: list[TrainingRow]) -> MicroBatch:
     length = max(len(ids) for ids, _ in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)
     weights = torch.zeros(len(rows), length)
@@ -91,16 +91,16 @@ def _micro_batch(rows: list[Row]) -> MicroBatch:
     return MicroBatch(ids, before_answer, ids[:, 1:][is_answer_token], weights[:, 1:][is_answer_token])
 
 
-def _is_full(pending: list[Row], row: Row) -> bool:
+def _is_full(pending: list[TrainingRow], row: TrainingRow) -> bool:
     """Whether adding `row`, the longest so far, would make the batch too large or mostly padding."""
     shortest, longest = len(pending[0][0]), len(row[0])
     mostly_padding = len(pending) >= 12 and longest > 1.3 * shortest
     return mostly_padding or (len(pending) + 1) * longest > MICRO_BATCH_TOKENS
 
 
-def _micro_batches(rows: list[Row]) -> Iterator[MicroBatch]:
+def _micro_batches(rows: list[TrainingRow]) -> Iterator[MicroBatch]:
     """The rows in batches of similar length, so that little is padding."""
-    pending: list[Row] = []
+    pending: list[TrainingRow] = []
     for row in sorted(rows, key=lambda row: len(row[0])):
         if pending and _is_full(pending, row):
             yield _micro_batch(pending)

@@ -22,7 +22,7 @@ from ..engine.scheduling.stopping import StopRules
 from ..store.contents import is_in_format
 from ..wire.config import Dtype, ModelConfig, Option
 from ..wire.errors import ConfigError, ModelLoadFailed, one_line
-from .conversions import convert, converted
+from .converted_models import converted_model, run_converter
 from .ctranslate2_batches import BatchedGenerator
 from .engine_options import in_range, of_type
 from .hosted import HostedEngine
@@ -156,6 +156,6 @@ def _converted(config: ModelConfig, folder: Path, dtype: str) -> Path:
 
     def make(place: Path) -> None:
         arguments = ["--model", str(folder), "--output_dir", str(place), "--quantization", weights]
-        convert(config, [sys.executable, "-c", _CONVERT, *arguments], "the conversion to CTranslate2's format")
+        run_converter(config, [sys.executable, "-c", _CONVERT, *arguments], "the conversion to CTranslate2's format")
 
-    return converted(config, f"ctranslate2-{weights}-{version('ctranslate2')}", make)
+    return converted_model(config, f"ctranslate2-{weights}-{version('ctranslate2')}", make)

@@ -25,7 +25,7 @@ from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, Option
 from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed, one_line
 from ..wire.sampling import SamplingParams
-from .conversions import convert, converted
+from .converted_models import converted_model, run_converter
 from .engine_options import check_names, of_type
 from .hosted import Event, HostedEngine
 from .model_info import computing_dtype, declared_dtype, eos_token_ids, info_of, longest, read_json
@@ -157,9 +157,9 @@ def _exported(config: ModelConfig, folder: Path, dtype: str) -> Path:
         command = [sys.executable, *command] if os.access(command[0], os.R_OK) else command
         command += ["--task", "text-generation-with-past", "--weight-format", weights, str(place)]
         command += ["--group-size-fallback", "adjust"] if weights == "int4" else []  # small models: smaller groups
-        convert(config, command, "the export to OpenVINO's format")
+        run_converter(config, command, "the export to OpenVINO's format")
 
-    return converted(config, f"openvino-{weights}-{version('optimum-intel')}", make)
+    return converted_model(config, f"openvino-{weights}-{version('optimum-intel')}", make)
 
 
 class _OpenVino:

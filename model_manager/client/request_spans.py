@@ -45,7 +45,7 @@ class RequestSpans:
     def send(self, send: SendStreamed, request: Request, on_delta: OnDelta | None = None) -> Future[Any]:
         """Send a request by `send`; its span begins now, and ends with the future."""
         span = self._tracer.start_span(
-            f"{_operation(request)} {self._model}", kind=SpanKind.CLIENT, attributes=self._asked(request)
+            f"{_operation(request)} {self._model}", kind=SpanKind.CLIENT, attributes=self._attributes(request)
         )
         if not span.is_recording():
             return send(request, on_delta)
@@ -60,8 +60,8 @@ class RequestSpans:
         future.add_done_callback(partial(self._ended, span, sent))
         return future
 
-    def _asked(self, request: Request) -> dict[str, AttributeValue]:
-        asked: dict[str, AttributeValue] = {
+    def _attributes(self, request: Request) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": _operation(request),
             "gen_ai.provider.name": "millrace",
             "gen_ai.request.model": self._model,
@@ -71,8 +71,8 @@ class RequestSpans:
         }
         if request.task == "generate":
             given = {name: getattr(request.params, field) for field, name in _PARAMETERS.items()}
-            asked |= {name: value for name, value in given.items() if value is not None}
-        return asked
+            attributes |= {name: value for name, value in given.items() if value is not None}
+        return attributes
 
     def _ended(self, span: Span, sent: int, future: Future[Any]) -> None:
         """End a request's span with what became of the request. Runs on the client's own thread."""

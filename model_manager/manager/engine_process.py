@@ -40,7 +40,7 @@ _STDERR_LINES = 20
 _LEAKS = ("nanobind: ", " - leaked ", " - ... skipped", "See https://nanobind.")
 """How lines begin that nanobind prints about leaked objects, after the error that ended the process."""
 
-Report = EngineReady | EngineFailed | StepReport | Heartbeat
+EngineReport = EngineReady | EngineFailed | StepReport | Heartbeat
 """The messages of an engine that are handed on: all but heartbeats."""
 
 
@@ -82,7 +82,7 @@ class EngineProcess:
         """The process id."""
         return self._process.pid
 
-    async def run(self, hear: Callable[[Report], None]) -> Death:
+    async def run(self, hear: Callable[[EngineReport], None]) -> Death:
         """Pass each message of the engine to `hear` until the engine is gone; returns why it ended."""
         reader, writer = await asyncio.open_unix_connection(sock=self._socket)
         self._connection = AsyncConnection(reader, writer, EngineMessage)
@@ -122,7 +122,7 @@ class EngineProcess:
         self._end_process()
         await self._reap()
 
-    async def _listen(self, hear: Callable[[Report], None]) -> None:
+    async def _listen(self, hear: Callable[[EngineReport], None]) -> None:
         assert self._connection is not None
         try:
             while True:

@@ -32,7 +32,7 @@ MOST_OUTSTANDING = 65536
 FIRST_CLIENT_WITHIN = 10.0
 """Seconds, on top of `linger`, that a new manager waits for whoever started it."""
 
-Estimate = Callable[[ModelConfig, str], MemoryNeed]
+EstimateMemory = Callable[[ModelConfig, str], MemoryNeed]
 """Estimates the memory that one engine takes, from a model's settings and folder."""
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Router:
         gpus: Sequence[str] = (),
         cores: int = 1,
         memory: MemoryScheduler | None = None,
-        estimate: Estimate = lambda _config, _folder: MemoryNeed(),
+        estimate: EstimateMemory = lambda _config, _folder: MemoryNeed(),
     ) -> None:
         """`gpus`, `cores`: what the machine has for engines; `memory`: shares its memory out, by default unbounded."""
         self._settings = settings

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import MillraceError
 from ..wire.messages import Message
-from .engine_process import EngineProcess, Report
+from .engine_process import EngineProcess, EngineReport
 from .launching import ENGINE_COMMAND, Launcher
 from .template_process import TemplateProcess
 
@@ -23,7 +23,7 @@ EngineName = tuple[str, int]
 class Listener(Protocol):
     """Receives the messages and deaths of engines."""
 
-    def engine_said(self, name: EngineName, message: Report) -> None:
+    def engine_said(self, name: EngineName, message: EngineReport) -> None:
         """An engine sent a message that is not a heartbeat."""
 
     def engine_died(self, name: EngineName, reason: str, *, load_failed: bool) -> None:
@@ -116,6 +116,6 @@ class Supervisor:
             del self._engines[name]
             self._listener.engine_died(name, death.reason, load_failed=death.load_failed)
 
-    def _hear(self, name: EngineName, engine: EngineProcess, message: Report) -> None:
+    def _hear(self, name: EngineName, engine: EngineProcess, message: EngineReport) -> None:
         if self._engines.get(name) is engine:
             self._listener.engine_said(name, message)

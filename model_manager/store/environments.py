@@ -108,7 +108,7 @@ def engine_python(config: ModelConfig) -> Path | None:
 
 def _check_modules(python: Path, backend: Backend) -> None:
     """Raises ConfigError for what is no Python, or one that lacks what the engine or its process imports."""
-    answer = _asked(python, [*backend.modules, *(re.split("[>=]", each)[0] for each in PROCESS_PACKAGES)])
+    answer = _run_python(python, [*backend.modules, *(re.split("[>=]", each)[0] for each in PROCESS_PACKAGES)])
     told = next(filter(None, map(_ANSWER.fullmatch, answer.stdout.splitlines())), None)
     instead = f"leave it out for the environment of `millrace engines install {backend.name}`"
     if told is None:
@@ -121,7 +121,7 @@ def _check_modules(python: Path, backend: Backend) -> None:
         raise ConfigError(f"backend_python={str(python)!r}: lacks {told[1]}; install that there, or {instead}")
 
 
-def _asked(python: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+def _run_python(python: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
     command = [str(python), "-P", "-c", _LACKS, *names]
     try:
         return subprocess.run(

@@ -23,7 +23,7 @@ from ..wire.errors import MillraceError, ModelNotFound
 from ..wire.machine import ENGINE_BYTES
 from .contents import is_in_format, is_wanted, weight_files
 from .gguf import gguf_bytes, is_gguf
-from .weight_headers import Tensor, read_header
+from .weight_headers import TensorEntry, read_header
 
 _GIB = 2**30
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "fp8": 1.0, "int4": 0.5}
@@ -134,11 +134,11 @@ def _need(config: ModelConfig, folder: Path) -> MemoryNeed:
     return MemoryNeed(fixed, least * token, length * config.max_num_seqs * token)
 
 
-def _tensors(folder: Path) -> list[Tensor]:
+def _tensors(folder: Path) -> list[TensorEntry]:
     return [tensor for file in weight_files(folder) for tensor in (read_header(file).tensors or {}).values()]
 
 
-def _weights(model: Mapping[str, Any], tensors: list[Tensor]) -> Weights:
+def _weights(model: Mapping[str, Any], tensors: list[TensorEntry]) -> Weights:
     is_tied = bool(model.get("tie_word_embeddings", True))
     return Weights(
         matrices=sum(math.prod(each["shape"]) for each in tensors if len(each["shape"]) > 1),
@@ -149,7 +149,7 @@ def _weights(model: Mapping[str, Any], tensors: list[Tensor]) -> Weights:
     )
 
 
-def _width(config: ModelConfig, tensors: list[Tensor]) -> float:
+def _width(config: ModelConfig, tensors: list[TensorEntry]) -> float:
     """Bytes of a weight that is not quantized. Some CPUs compute in four bytes what is stored in two."""
     if config.dtype != "auto":
         return _BYTES[config.dtype]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 _MOST_HEADER = 100_000_000
 """Bytes, as the library of the format has it."""
-Tensor = dict[str, Any]
+TensorEntry = dict[str, Any]
 """A tensor in a header of safetensors: `dtype`, `shape` and `data_offsets`."""
 
 
@@ -17,7 +17,7 @@ class Header(NamedTuple):
 
     raw: bytes
     """Its bytes, with the eight before them that say how long it is."""
-    tensors: dict[str, Tensor] | None
+    tensors: dict[str, TensorEntry] | None
     """By name; None if this is no header."""
 
 

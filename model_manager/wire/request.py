@@ -21,7 +21,7 @@ LONGEST_NAME = 4096
 """Characters of an id, a job or an adapter: answers, errors and the status repeat them."""
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 
-Task = Literal["generate", "score", "embed"]
+RequestTask = Literal["generate", "score", "embed"]
 """What is asked about a prompt: its continuation, the log-probabilities of its last tokens, or a vector."""
 Pooling = Literal["last", "mean"]
 """Which of a prompt's final hidden states make its vector."""
@@ -74,7 +74,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The group of requests that share a prompt (n > 1 answers, scores of several continuations), named by the id of
     the first of them; empty for a lone request. The manager keeps a group on one engine where it can.
     """
-    task: Task = "generate"
+    task: RequestTask = "generate"
     score_from: int = 0
     """For a score: the index of the first token that is scored, at least 1."""
     pooling: Pooling = "last"

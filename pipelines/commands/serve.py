@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from millrace.model_manager.client.adapter_lookup import Adapters
     from millrace.model_manager.client.engine_client import EngineClient
     from millrace.serving.http.observers import Observer
-    from millrace.serving.requests.opening_client import Opener
+    from millrace.serving.requests.opening_client import EngineOpener
     from millrace.serving.requests.service import JobCommand, Served
 
 
@@ -91,7 +91,7 @@ def _run(
     flags: argparse.Namespace,
     settings: ServeConfig,
     served: Callable[[], Served],
-    opener: Opener,
+    opener: EngineOpener,
     traces: Traces | None,
 ) -> None:
     from millrace.serving.http.observers import RequestLog

@@ -26,14 +26,14 @@ _NAME = "beam-millrace"
 _OF_INSTALLERS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 """Metadata files about the installation, not about the package."""
 
-Source = Literal["asked for", "image", "checkout", "installed"]
+PackageSource = Literal["asked for", "image", "checkout", "installed"]
 
 
 @dataclass(frozen=True)
 class Package:
     """What brings the package to the workers."""
 
-    source: Source
+    source: PackageSource
     setup_file: Path | None = None
     """The setup.py of a checkout."""
 

@@ -30,7 +30,7 @@ from ..places.checks import check
 from ..runners.temporary_folders import temporary_files
 from .engine_images import check_engine_of_image, told
 from .package import find_package
-from .workers import Row, arrange_workers, is_streaming, table
+from .workers import TableRow, arrange_workers, is_streaming, table
 
 _TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"
 """Set in the container that a Flex Template is launched in."""
@@ -161,7 +161,7 @@ def _title(options: JobOptions) -> str:
     return f"Dataflow {what} in project {cloud.project}, region {cloud.region}{ending}"
 
 
-def _job_rows(options: JobOptions) -> list[Row]:
+def _job_rows(options: JobOptions) -> list[TableRow]:
     cloud = options.beam.view_as(GoogleCloudOptions)
     image = options.beam.view_as(WorkerOptions).sdk_container_image
     held = told(BACKENDS[options.model.backend])

@@ -35,7 +35,7 @@ _UNKNOWN_WEIGHTS_GB = 16.0
 """Taken where they are not known: a model of 8 billion parameters in 16 bits."""
 _GB = 1e9
 
-Row = tuple[str, str]
+TableRow = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ArrangedWorkers:
     """Beam's options, completed."""
     resource_hints: dict[str, str] = field(default_factory=dict)
     """Beam's resource hints for the step that runs the model."""
-    shown: list[Row] = field(default_factory=list)
+    shown: list[TableRow] = field(default_factory=list)
     """Rows of text for the user: the option, and its value."""
 
 
@@ -60,7 +60,9 @@ def arrange_workers(
     check_gpus_of_engine(model, gpu, accelerator)
     if accelerator:
         _refuse_both(gpu)
-        machines: list[Row] = [("all steps", f"{accelerator} on {_machine_for_all(beam, accelerator, weights_gb)}")]
+        machines: list[TableRow] = [
+            ("all steps", f"{accelerator} on {_machine_for_all(beam, accelerator, weights_gb)}")
+        ]
         hints: dict[str, str] = {}
     elif gpu:
         hints, machines = _gpu_pool(beam, model, gpu, weights, weights_gb, stream=stream)
@@ -85,7 +87,7 @@ def _size(weights: int) -> str:
 
 def _gpu_pool(
     beam: PipelineOptions, model: ModelConfig, gpu: GpuRequest, weights: int | None, weights_gb: float, *, stream: bool
-) -> tuple[dict[str, str], list[Row]]:
+) -> tuple[dict[str, str], list[TableRow]]:
     """The hints of the model's step, and the machines of both pools."""
     if beam.view_as(GoogleCloudOptions).flexrs_goal:
         raise ConfigError(
@@ -207,7 +209,7 @@ def is_streaming(beam: PipelineOptions) -> bool:
     return bool(beam.view_as(StandardOptions).streaming)
 
 
-def table(title: str, rows: Sequence[Row]) -> list[str]:
+def table(title: str, rows: Sequence[TableRow]) -> list[str]:
     """Lines, aligned."""
     width = max(len(name) for name, _ in rows)
     return [title, *(f"  {name:<{width}}  {value}" for name, value in rows)]

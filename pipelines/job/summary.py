@@ -20,7 +20,7 @@ from millrace.transforms.elements.beam_metrics import ACTIVE, NAMESPACE, failure
 from millrace.transforms.elements.near_misses import NearMiss, counted_near_misses
 from millrace.transforms.elements.repeated_ids import RepeatedIds, answered_ids, repeated_ids
 from millrace.transforms.models.summary_counters import counted_unmet, failed_changes
-from millrace.transforms.writing.typed_rows import fields_of
+from millrace.transforms.writing.typed_rows import typed_fields
 
 from ..edge import plain, print_at_the_end
 from ..pages.row_files import first_rows
@@ -269,7 +269,7 @@ def _examples(files: list[str]) -> list[str]:
 
 def _shown(row: dict[str, Any]) -> str | None:
     if "confidences" in row:
-        return json.dumps(fields_of(row), ensure_ascii=False, default=str)
+        return json.dumps(typed_fields(row), ensure_ascii=False, default=str)
     if "probabilities" in row:
         likeliest = max(dict(row["probabilities"]).values(), default=0.0)
         return f"{', '.join(row['labels']) or 'none'} ({likeliest:.2f})"

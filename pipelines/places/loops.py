@@ -13,7 +13,7 @@ from typing import get_args
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, PubSubAddress, WatchedFiles
 from millrace.transforms.files.file_systems import match
-from millrace.transforms.writing.output_files import Kind, OutputFiles, extension_of, output_and_format
+from millrace.transforms.writing.output_files import OutputFiles, OutputKind, extension_of, output_and_format
 
 from .watched import is_watched
 
@@ -49,7 +49,7 @@ def check_reads_no_output(inputs: Sequence[Address], output: Address, letters: A
     for flag, address in _written(output, letters):
         if isinstance(address, Files) and address.is_local:
             files = OutputFiles(output_and_format(address.path, None)[0])
-            there = {_real(path): path for kind in get_args(Kind) for path in files.existing(kind)}
+            there = {_real(path): path for kind in get_args(OutputKind) for path in files.existing(kind)}
             for source in inputs if there else ():
                 matched = match(source.path) if isinstance(source, Files) else []
                 if own := [path for file in matched if (path := there.get(_real(str(file.path))))]:
@@ -79,7 +79,7 @@ def _written(output: Address, letters: Address | None) -> list[tuple[str, Addres
 
 def _files(output: Address, letters: Address | None, output_format: str | None) -> Iterator[tuple[str, Address, str]]:
     """Flag, its address and the path of each file that a stream would write, or one like it."""
-    kinds: list[tuple[str, Address, Kind]] = [("--output", output, "completions")]
+    kinds: list[tuple[str, Address, OutputKind]] = [("--output", output, "completions")]
     if letters is None:
         kinds.append(("--output", output, "dead_letters"))
     else:

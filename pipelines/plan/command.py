@@ -24,7 +24,7 @@ from ..flags.backend import check_engine_flags, read_backend
 from ..flags.machines import GpuRequest, cpu_machine, disk_needed, machine_type, memory_needed
 from ..places.checkpoint_size import weights_bytes
 from .estimate import Estimate, Terms, Work, WorkerSpeed, for_deadline, ladder, with_workers, work_hours
-from .flags import CHAT, plan_parser
+from .plan_flags import CHAT, plan_parser
 from .prices import Prices, exactly
 from .report import Machine, Plan, as_json, as_text
 from .speed import measured_speed

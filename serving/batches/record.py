@@ -8,7 +8,9 @@ import msgspec
 
 WINDOW = "24h"
 WINDOW_SECONDS = 86400
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+BatchStatus = Literal[
+    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
 ENDED = frozenset(("failed", "completed", "expired", "cancelled"))
 LEFT_OUT = frozenset(("backend", "problems", "outcome"))
 """Fields that clients do not see as they are."""
@@ -45,8 +47,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int
     completion_window: str = WINDOW
     metadata: dict[str, str] | None = None
-    status: Status = "validating"
-    outcome: Status = "completed"
+    status: BatchStatus = "validating"
+    outcome: BatchStatus = "completed"
     """What it ends as, once it is decided: a server that takes over in the middle of the end knows it."""
     problems: list[Problem] = []
     output_file_id: str | None = None
@@ -66,7 +68,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         """Whether nothing more comes of it."""
         return self.status in ENDED
 
-    def now(self, status: Status, at: int, **changes: Any) -> Batch:
+    def now(self, status: BatchStatus, at: int, **changes: Any) -> Batch:
         """The batch as it enters a status; the time of the first entry stays."""
         name = f"{status}_at"  # there is none for the first status
         entered = {name: at} if getattr(self, name, 0) is None else {}

@@ -23,7 +23,7 @@ from .asking import COMMANDS, Desk
 from .finishing import Finished, Finishing
 from .job import last_words, started
 from .progress import BatchProgress
-from .record import Batch, Counts, Problem, Status
+from .record import Batch, BatchStatus, Counts, Problem
 from .store import Batches
 from .validation import NotValid, validate
 
@@ -52,7 +52,7 @@ class BatchRun:
         self._told = ""
         """The last error that the log was told of."""
 
-    def end(self, outcome: Status) -> None:
+    def end(self, outcome: BatchStatus) -> None:
         """End it early, as cancelled or expired; what is answered is delivered. The first call decides."""
         if not self._ending.is_set() and self._batch.status != "finalizing":
             self._batch = self._batch.now(self._batch.status, _now(), outcome=outcome)
@@ -238,7 +238,7 @@ class BatchRun:
                 errors.keep(f"{batch.id}_error.jsonl", "batch_output")
         return done
 
-    async def _save(self, status: Status, *, lasting: bool = True, **changes: object) -> None:
+    async def _save(self, status: BatchStatus, *, lasting: bool = True, **changes: object) -> None:
         self._batch = self._batch.now(status, _now(), **changes)
         await _in_thread(partial(self._folder.save, self._batch, lasting=lasting))
 

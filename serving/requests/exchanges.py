@@ -77,7 +77,7 @@ class Exchange:
         """`client` takes turns with others."""
         self._service = service
         self._client = client
-        self._asked: dict[int, tuple[Submission, str]] = {}
+        self._outstanding: dict[int, tuple[Submission, str]] = {}
         """Questions that are not answered, by the index of their first answers."""
         self._events: list[AnswerPart | End] = []
         self._first_parts: dict[int, float] = {}
@@ -90,7 +90,7 @@ class Exchange:
     @property
     def is_open(self) -> bool:
         """Whether more is to come."""
-        return bool(self._asked or self._events)
+        return bool(self._outstanding or self._events)
 
     def ask(self, questions: list[Question], *, stream: bool, adapter: Adapter | None = None) -> None:
         """Submit all, with the adapter that was found for them; returns at once.
@@ -115,7 +115,7 @@ class Exchange:
                 count=question.count,
                 at_once=len(questions) <= _AT_ONCE and question.count == 1,
             )
-            self._asked[index] = submission, request_id
+            self._outstanding[index] = submission, request_id
             index += question.count
         self._service.flush_soon()
 
@@ -144,9 +144,9 @@ class Exchange:
 
     def cancel(self) -> None:
         """End what is not answered yet, wherever it is; returns at once."""
-        for submission, request_id in self._asked.values():
+        for submission, request_id in self._outstanding.values():
             self._service.submitter.cancel(submission, request_id)
-        self._asked.clear()
+        self._outstanding.clear()
         self._error, self._events = None, []  # its traceback would hold the exchange, and so the prompt
 
     def abort(self) -> None:
@@ -168,7 +168,7 @@ class Exchange:
         self._tell()
 
     def _ended(self, index: int, future: Future[Any]) -> None:
-        self._asked.pop(index, None)
+        self._outstanding.pop(index, None)
         try:
             self._events.append(End(index, future.result()))
         except CancelledError:

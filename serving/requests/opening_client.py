@@ -18,14 +18,14 @@ _PATIENCE = 5.0
 
 _log = logging.getLogger(__name__)
 
-Opener = Callable[[threading.Event], EngineClient]
+EngineOpener = Callable[[threading.Event], EngineClient]
 """Opens a client; ends with an error once the event is set."""
 
 
 class OpeningClient:
     """A client that is there, is on its way, or failed for good; a thread opens it."""
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: EngineOpener) -> None:
         self._opener = opener
         self._abandoned = threading.Event()
         self.opened: Future[EngineClient] = Future()

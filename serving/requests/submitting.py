@@ -28,7 +28,7 @@ _LAST = 2**62
 """Comes after every request's priority."""
 
 
-Send = Callable[[bool], "Future[Any]"]
+SendSubmission = Callable[[bool], "Future[Any]"]
 """Sends a request; returns a future of its answer. The argument says whether it may wait; if not, it may raise
 WouldWait."""
 
@@ -40,7 +40,7 @@ class Submission:
     priority: int
     turn: int
     number: int
-    send: Send | None = field(compare=False)
+    send: SendSubmission | None = field(compare=False)
     sent: Callable[[Future[Any]], None] = field(compare=False)
     """Called with the future, on the thread that sends; with a failed one where `send` raised."""
     cancelled: bool = field(default=False, compare=False)
@@ -73,7 +73,7 @@ class Submitter:
     def put(
         self,
         priority: int,
-        send: Send,
+        send: SendSubmission,
         sent: Callable[[Future[Any]], None],
         *,
         client: Hashable = None,
@@ -122,7 +122,7 @@ class Submitter:
             else:
                 self._submit(submission, submission.send, may_wait=True)
 
-    def _submit(self, submission: Submission, send: Send, *, may_wait: bool) -> bool:
+    def _submit(self, submission: Submission, send: SendSubmission, *, may_wait: bool) -> bool:
         """Whether it was sent; False if it may not wait and would have to."""
         try:
             future = send(may_wait)

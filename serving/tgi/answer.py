@@ -40,7 +40,7 @@ class GeneratedAnswer:
         self.is_stream = is_stream
         self.as_list = False
         """The base address gives a list."""
-        self._asked: GenerateParameters = body.parameters
+        self._parameters: GenerateParameters = body.parameters
         self._before = body.inputs if body.parameters.return_full_text else ""
         self._first = first
         self._special = special
@@ -52,7 +52,7 @@ class GeneratedAnswer:
         choices = sorted(ends[0].choices, key=_likelihood, reverse=True)
         best, others = choices[0], choices[1:]
         made: dict[str, Any] = {"generated_text": self._before + best.text}
-        if self._asked.details or self._asked.decoder_input_details:
+        if self._parameters.details or self._parameters.decoder_input_details:
             made["details"] = self._details(best, ends[0].output)
             if others:
                 made["details"]["best_of_sequences"] = [
@@ -73,7 +73,11 @@ class GeneratedAnswer:
         output = event.output
         held = self._held or self._event(None, output.text)
         details = {**_ending(output), "input_length": output.prompt_tokens}
-        yield {**held, "generated_text": self._before + output.text, "details": {**details, "seed": self._asked.seed}}
+        yield {
+            **held,
+            "generated_text": self._before + output.text,
+            "details": {**details, "seed": self._parameters.seed},
+        }
 
     def last_parts(self, ends: Sequence[End]) -> list[dict[str, Any]]:  # noqa: ARG002 (of StreamedAnswers)
         """Nothing more."""
@@ -83,7 +87,7 @@ class GeneratedAnswer:
         """`token`: None from an engine that gives text alone."""
         self._number += 1
         shown = {"id": -1, "logprob": 0.0, "special": False} if token is None else self._token(token)
-        top = {"top_tokens": self._top(token)} if token and self._asked.top_n_tokens else {}
+        top = {"top_tokens": self._top(token)} if token and self._parameters.top_n_tokens else {}
         return {
             "index": self._number,
             "token": {**shown, "text": text},
@@ -97,10 +101,10 @@ class GeneratedAnswer:
         top = {"top_tokens": [self._top(each) for each in tokens]}
         return {
             **_ending(output),
-            "seed": self._asked.seed,
+            "seed": self._parameters.seed,
             "prefill": self._prefill(first),
             "tokens": [self._token(each) for each in tokens],
-            **(top if self._asked.top_n_tokens else {}),
+            **(top if self._parameters.top_n_tokens else {}),
         }
 
     def _prefill(self, output: Output) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ def test_workers_know_the_types_of_rows_before_any_transform_is_there() -> None:
         documents = running | beam.Create(DOCUMENTS)
         for name in ("once", "twice"):
             _ = documents | name >> Extract(Plain, MODEL, open_client=ConstrainedClient)
-        assert running.options.view_as(SetupOptions).beam_plugins == ["millrace.transforms.typed.beam_rows"]
+        assert running.options.view_as(SetupOptions).beam_plugins == ["millrace.transforms.typed.beam_schemas"]
 
 
 def test_details_have_id_columns_spans_and_how_sure_the_model_was() -> None:

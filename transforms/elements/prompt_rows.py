@@ -134,7 +134,7 @@ def check_text(text: str, shape: RowShape, name: str = "the document") -> None:
         raise InvalidRequest(f"{name} is empty")
 
 
-def check_types(row: Mapping[str, Any], shape: RowShape) -> None:
+def check_row_types(row: Mapping[str, Any], shape: RowShape) -> None:
     """Raises InvalidRequest where the prompt column of a table has values that JSON has not: bytes, decimals, dates."""
     for name in () if shape.template is not None else shape.prompt_columns:
         if not isinstance(row.get(name), str | list | dict | int | float | None):

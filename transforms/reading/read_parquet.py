@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from millrace.model_manager.wire.errors import InvalidRequest
 
 from ..elements.completions import DeadLetter, Prompt
-from ..elements.prompt_rows import CONSTRAINTS, RowShape, check_types, given_id
+from ..elements.prompt_rows import CONSTRAINTS, RowShape, check_row_types, given_id
 from ..files.input_files import is_damage
 from .arrow_plain import Unconvertible, encoded, plain_rows
 from .file_ranges import FileRange
@@ -84,7 +84,7 @@ def _row(row: dict[str, Any], shape: RowShape, position: str, limit: int) -> Pro
         return letter(UnreadableRow(f"the row is longer than {limit} bytes"), position, shown_text)
     plain = msgspec.json.decode(data)
     try:
-        check_types(row, shape)
+        check_row_types(row, shape)
     except InvalidRequest as error:
         return letter(error, position, plain, given_id(plain, shape))
     return prompt_or_letter(plain, shape, position, data.decode())

@@ -16,8 +16,7 @@ import msgspec
 from apache_beam.utils.windowed_value import WindowedValue
 
 from millrace.model_manager.wire.errors import ErrorInfo, ModelReplaced, RequestError
-from millrace.model_manager.wire.request import Output
-from millrace.model_manager.wire.request import Task as RequestTask
+from millrace.model_manager.wire.request import Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.traces import Traces
 
@@ -32,7 +31,7 @@ from ..models.client import Client
 from ..models.model_names import chosen
 from ..models.shared_model import Lease
 from .retry_ids import RequestIds
-from .row_spans import Row, row_spans
+from .row_spans import OpenRow, row_spans
 
 OnFailure = Literal["dead_letter", "raise", "fail_fast"]
 """What a failed request becomes: a DeadLetter, or an error that fails the job. The error names the remedy, except with
@@ -97,7 +96,7 @@ class InFlight(NamedTuple):
     request: PreparedRequest
     future: Future[Any]
     client: Client
-    row: Row = None
+    row: OpenRow = None
     """Its span, where traces are on."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import apache_beam as beam
 
-from ..typed.beam_rows import known_to_workers
+from ..typed.beam_schemas import known_to_workers
 from .model_transform import ModelTransform, keyed_as
 
 

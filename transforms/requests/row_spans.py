@@ -11,47 +11,47 @@ from typing import Any, Protocol
 
 from millrace.model_manager.wire.traces import Traces
 
-Row = Any
+OpenRow = Any
 """A row's span; None where traces are off."""
 
 
 class RowSpans(Protocol):
     """Makes the spans."""
 
-    def begin(self, row_id: str, request_id: str) -> Row:
+    def begin(self, row_id: str, request_id: str) -> OpenRow:
         """The span of a row that is about to be submitted."""
 
-    def within(self, row: Row) -> contextlib.AbstractContextManager[None]:
+    def within(self, row: OpenRow) -> contextlib.AbstractContextManager[None]:
         """Within, it is the parent of what is sent, and the row that `failed` speaks of. What is raised ends it."""
 
     def failed(self, kind: str) -> None:
         """The row becomes a dead letter for an error of that class."""
 
-    def retried(self, row: Row) -> None:
+    def retried(self, row: OpenRow) -> None:
         """A retried bundle takes over the row's request."""
 
-    def end(self, row: Row) -> None:
+    def end(self, row: OpenRow) -> None:
         """Its result, or its dead letter, is there."""
 
 
 class NoSpans:
     """Traces are off."""
 
-    def begin(self, row_id: str, request_id: str) -> Row:  # noqa: ARG002
+    def begin(self, row_id: str, request_id: str) -> OpenRow:  # noqa: ARG002
         """See RowSpans."""
         return None
 
-    def within(self, row: Row) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
+    def within(self, row: OpenRow) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         """See RowSpans."""
         return contextlib.nullcontext()
 
     def failed(self, kind: str) -> None:
         """See RowSpans."""
 
-    def retried(self, row: Row) -> None:
+    def retried(self, row: OpenRow) -> None:
         """See RowSpans."""
 
-    def end(self, row: Row) -> None:
+    def end(self, row: OpenRow) -> None:
         """See RowSpans."""
 
 
@@ -67,14 +67,14 @@ class SomeSpans:
         self._tracer = tracer(traces)
         self._task = task
 
-    def begin(self, row_id: str, request_id: str) -> Row:
+    def begin(self, row_id: str, request_id: str) -> OpenRow:
         """See RowSpans. A row is the beginning of its trace, whatever span the process is in."""
         about = {"millrace.task": self._task, "millrace.row.id": row_id, "millrace.request.id": request_id}
         nothing = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
         return self._tracer.start_span(f"row {self._task}", context=nothing, attributes=about)
 
     @contextlib.contextmanager
-    def within(self, row: Row) -> Iterator[None]:
+    def within(self, row: OpenRow) -> Iterator[None]:
         """See RowSpans."""
         with self._trace.use_span(row, record_exception=False, set_status_on_exception=False):
             try:
@@ -90,11 +90,11 @@ class SomeSpans:
         row.set_attribute("error.type", kind)
         row.set_status(self._trace.StatusCode.ERROR)
 
-    def retried(self, row: Row) -> None:
+    def retried(self, row: OpenRow) -> None:
         """See RowSpans."""
         row.add_event("bundle_retried")
 
-    def end(self, row: Row) -> None:
+    def end(self, row: OpenRow) -> None:
         """See RowSpans."""
         row.end()
 

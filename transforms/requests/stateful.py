@@ -58,7 +58,7 @@ class StatefulRequests(beam.PTransform):
         self._arguments = (model, task, params, job, on_failure)
 
     def expand(self, prompts: Any) -> Any:
-        check_runner(prompts.pipeline)
+        check_keeps_state(prompts.pipeline)
         if prompts.is_bounded:
             raise ConfigError("stateful=True: takes a stream; at the end of input, Flink drops timers of real time")
         windowing = prompts.windowing
@@ -76,7 +76,7 @@ class StatefulRequests(beam.PTransform):
         return outputs
 
 
-def check_runner(pipeline: beam.Pipeline) -> None:
+def check_keeps_state(pipeline: beam.Pipeline) -> None:
     """Raises ConfigError for a runner without timers of real time."""
     embedded = pipeline.options.view_as(PortableOptions).job_endpoint == "embed"  # the local runner again
     if embedded or not running(pipeline.runner).fires_timers:

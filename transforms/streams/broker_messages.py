@@ -30,8 +30,8 @@ from ..reading.row_letters import message_row
 from ..writing.output_rows import json_line
 from .last_steps import end_quietly
 
-Address = TypeVar("Address")
-Connection = TypeVar("Connection")
+AddressT = TypeVar("AddressT")
+ConnectionT = TypeVar("ConnectionT")
 FORMATS = ("jsonl", "text")
 """Formats of a payload: a JSON value, or a prompt."""
 _FAILURES = Count("failures")
@@ -133,26 +133,26 @@ class WriteMessages(beam.PTransform):
         return {"topic": DisplayDataItem(str(self.topic), label="Topic")}
 
 
-class ConnectedDoFn(beam.DoFn, Generic[Address, Connection]):
+class ConnectedDoFn(beam.DoFn, Generic[AddressT, ConnectionT]):
     """A DoFn whose copies in one process share a connection."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: AddressT) -> None:
         """`address`: the source, or the topic to write to."""
         self._address = address
         self._shared = Shared()
 
     def setup(self) -> None:
-        self._connection: Connection = self._shared.acquire(self.connect)
+        self._connection: ConnectionT = self._shared.acquire(self.connect)
 
-    def connect(self) -> Connection:
+    def connect(self) -> ConnectionT:
         """Open this process's connection."""
         raise NotImplementedError(type(self).__name__)
 
 
-class SendDoFn(ConnectedDoFn[Address, Connection]):
+class SendDoFn(ConnectedDoFn[AddressT, ConnectionT]):
     """Elements → dead letters for elements that are too large. A bundle ends when the broker has everything."""
 
-    def __init__(self, topic: Address, *, gives_letters: bool) -> None:
+    def __init__(self, topic: AddressT, *, gives_letters: bool) -> None:
         """`gives_letters`: give dead letters instead of sending them."""
         super().__init__(topic)
         self._gives_letters = gives_letters

@@ -15,7 +15,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from ..elements.completions import StructCoder
 from ..runners import finish_bundles_before_checkpoints, has_checkpoints
-from .broker_messages import Address, BrokerMessage, ConnectedDoFn, Connection
+from .broker_messages import AddressT, BrokerMessage, ConnectedDoFn, ConnectionT
 from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
 
 _listeners: list[Callable[[], None]] = []
@@ -73,13 +73,13 @@ def spread(
 
 WhenFinal = Callable[[], None]
 """What the broker is told when the bundle is final."""
-Reading = Generator[TimestampedValue, None, WhenFinal | None]
+ReadSteps = Generator[TimestampedValue, None, WhenFinal | None]
 
 
-class ReaderDoFn(ConnectedDoFn[Address, Connection]):
+class ReaderDoFn(ConnectedDoFn[AddressT, ConnectionT]):
     """Readers → their messages."""
 
-    def __init__(self, source: Address, drain: str | None, *, late: bool) -> None:
+    def __init__(self, source: AddressT, drain: str | None, *, late: bool) -> None:
         """`drain`: as for ReadMessages. `late`: bundles are final as Flink has it (unbounded.Finals)."""
         super().__init__(source)
         self._drain = drain
@@ -104,6 +104,6 @@ class ReaderDoFn(ConnectedDoFn[Address, Connection]):
         if not turn.is_last or tracker.try_claim(END):
             tracker.defer_remainder(pause(reader.number))
 
-    def read(self, reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
+    def read(self, reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> ReadSteps:
         """A turn's messages, each claimed. Returns the function to call when the bundle is final, or None."""
         raise NotImplementedError(type(self).__name__)

@@ -29,7 +29,7 @@ from ..elements.completions import Completion, DeadLetter
 from ..elements.task_results import Result
 from ..files.file_systems import create
 from ..writing.finalize import MakeFile, PlannedFile, WrittenFile
-from ..writing.output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
+from ..writing.output_files import IfExists, OutputFiles, OutputKind, RunFiles, output_and_format
 from ..writing.output_rows import json_line
 from .last_steps import stable_par_do
 
@@ -92,7 +92,10 @@ class WriteWindowedFiles(beam.PTransform):
         label = self.files.next_label() if has_earlier else ""
         build = _Build(RunFiles(self.files, self._format, label), self._num_shards)
         make = MakeFile(self.files, self._schema)
-        kinds: list[tuple[Kind, Any]] = [("completions", results), *(("dead_letters", each) for each in dead_letters)]
+        kinds: list[tuple[OutputKind, Any]] = [
+            ("completions", results),
+            *(("dead_letters", each) for each in dead_letters),
+        ]
         return (
             [self._lines(kind, rows, f"{kind} {number}") for number, (kind, rows) in enumerate(kinds)]
             | "All rows" >> beam.Flatten()
@@ -102,7 +105,7 @@ class WriteWindowedFiles(beam.PTransform):
             | "Place files" >> stable_par_do(make, results.pipeline).with_output_types(WrittenFile)
         )
 
-    def _lines(self, kind: Kind, rows: Any, name: str) -> Any:
+    def _lines(self, kind: OutputKind, rows: Any, name: str) -> Any:
         windows = beam.WindowInto(
             FixedWindows(self._window),
             trigger=DefaultTrigger(),
@@ -125,7 +128,7 @@ class WriteWindowedFiles(beam.PTransform):
 
 
 def _keyed_line(
-    row: Completion | Result | DeadLetter, kind: Kind, num_shards: int, openai: bool
+    row: Completion | Result | DeadLetter, kind: OutputKind, num_shards: int, openai: bool
 ) -> tuple[tuple[str, int], bytes]:
     """A row's shard follows from its id, so that an attempt that is repeated puts it there again."""
     return (kind, zlib.crc32(row.id.encode("utf-8", "surrogatepass")) % num_shards), json_line(row, openai=openai)
@@ -140,7 +143,7 @@ class _Build(beam.DoFn):
 
     def process(
         self,
-        element: tuple[tuple[Kind, int], Iterable[bytes]],
+        element: tuple[tuple[OutputKind, int], Iterable[bytes]],
         window: Any = beam.DoFn.WindowParam,
         pane: Any = beam.DoFn.PaneInfoParam,
     ) -> Iterator[PlannedFile]:

@@ -11,7 +11,7 @@ from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints import schemas
 
 from ..elements.task_results import Extracted
-from .beam_rows import beam_schema, element_type, row_class, schema_id
+from .beam_schemas import beam_schema, element_type, row_class, schema_id
 from .leaves import bare
 from .shapes import Member, Record
 

@@ -27,7 +27,7 @@ _PLACES = ("document", "fields", "examples")
 _VERY_NEAR = 0.85
 """Other words in braces stand for themselves."""
 Template = str | list[dict[str, Any]]
-Content = str | list[dict[str, Any]]
+MessageContent = str | list[dict[str, Any]]
 
 
 def checked_template(template: Template) -> Template:
@@ -49,9 +49,9 @@ class Prompts:
         """`examples`: documents and their answers."""
         self._template = checked_template(template)
         shown = "".join(_filled(_EXAMPLE, {"{document}": text, "{answer}": answer}) for text, answer in examples)
-        self._shared = {"{fields}": fields_of(record), "{examples}": shown}
+        self._shared = {"{fields}": field_lines(record), "{examples}": shown}
 
-    def of(self, document: str) -> Content:
+    def of(self, document: str) -> MessageContent:
         """A text, for the user's turn where the model has a chat template; else the messages."""
         values = self._shared | {"{document}": document}
         if isinstance(self._template, str):
@@ -64,7 +64,7 @@ def _filled(template: str, values: dict[str, str]) -> str:
     return re.sub("|".join(map(re.escape, values)), lambda place: values[place[0]], template)
 
 
-def fields_of(record: Record) -> str:
+def field_lines(record: Record) -> str:
     """The fields, one a line: name, accepted values, description."""
     return "\n".join(_lines(record, ""))
 

@@ -19,13 +19,13 @@ _ABSENT = object()
 """What a mapping has not, which is not null."""
 
 
-def answer_of(record: Record, value: Any) -> str:
+def example_answer(record: Record, value: Any) -> str:
     """JSON as the grammar writes it, questions in the keys. Raises ConfigError for what is no row of the record."""
     return _written(record, value, record.name)
 
 
 def check_fields(shape: Shape, value: Any, path: str) -> None:
-    """Raises ConfigError for what a mapping has and the record does not, which `answer_of` leaves out."""
+    """Raises ConfigError for what a mapping has and the record does not, which `example_answer` leaves out."""
     if isinstance(shape, Maybe):
         check_fields(shape.shape, value, path)
     elif isinstance(shape, Items) and isinstance(value, list | tuple):

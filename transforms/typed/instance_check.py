@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.model_manager.wire.errors import AnswerRejected
 
-from .beam_rows import DateTime, row_class
+from .beam_schemas import DateTime, row_class
 from .remade import remade
 from .shapes import Items, Kind, Leaf, Maybe, Member, Record, Shape
 

@@ -14,7 +14,7 @@ from typing import Any
 from millrace.model_manager.wire.errors import AnswerRejected
 
 from ..elements.prompt_rows import MAX_DEPTH, too_deep
-from .beam_rows import row_class
+from .beam_schemas import row_class
 from .shapes import Items, Kind, Leaf, Maybe, Piece, Record, Shape
 
 _SHOWN = 80

@@ -1,7 +1,7 @@
 """Beam's schemas as Arrow's, so that Parquet has their types: of WriteTable's rows, and of the command's.
 
 What a Beam schema does not say by its types (the digits of decimals, that a text is JSON) its fields' options say, see
-typed/beam_rows.py. A value that its type cannot hold exactly is refused, never rounded.
+typed/beam_schemas.py. A value that its type cannot hold exactly is refused, never rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from apache_beam.typehints.arrow_type_compatibility import ATOMIC_TYPE_TO_PYARRO
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from ..typed.beam_rows import JSON_OPTION, PRECISION_OPTION, SCALE_OPTION, beam_schema
+from ..typed.beam_schemas import JSON_OPTION, PRECISION_OPTION, SCALE_OPTION, beam_schema
 from ..typed.shapes import Items, Maybe, Record
 from .output_rows import COMMON_FIELDS
 from .typed_rows import JSON_TEXT, typed_name

@@ -13,12 +13,12 @@ from apache_beam.io.filesystems import FileSystems
 
 from ..files.file_systems import create, exists, remove, rename
 from ..files.object_reads import open_file
-from .output_files import IfExists, Kind, OutputFiles, RunFiles
+from .output_files import IfExists, OutputFiles, OutputKind, RunFiles
 from .output_rows import write_rows
 from .shards import FULL_BYTES, Shard
 
 _CHUNK = 1 << 20
-_SUPERSEDED: dict[IfExists, list[Kind]] = {
+_SUPERSEDED: dict[IfExists, list[OutputKind]] = {
     "refuse": [],
     "resume": ["dead_letters"],  # their rows were tried again
     "overwrite": ["completions", "dead_letters"],
@@ -28,7 +28,7 @@ _SUPERSEDED: dict[IfExists, list[Kind]] = {
 class PlannedFile(msgspec.Struct, frozen=True):
     """A file of the output and the temporary shards that make it up."""
 
-    kind: Kind
+    kind: OutputKind
     path: str
     sources: list[str]
     rows: int
@@ -37,7 +37,7 @@ class PlannedFile(msgspec.Struct, frozen=True):
 class WrittenFile(msgspec.Struct, frozen=True):
     """A file of the output."""
 
-    kind: Kind
+    kind: OutputKind
     path: str
     rows: int
 
@@ -51,7 +51,7 @@ class PlanFiles(beam.DoFn):
 
     def process(
         self,
-        element: tuple[Kind, Iterable[Shard]],
+        element: tuple[OutputKind, Iterable[Shard]],
         window: Any = beam.DoFn.WindowParam,
         pane: Any = beam.DoFn.PaneInfoParam,
     ) -> Iterator[PlannedFile]:

@@ -19,7 +19,7 @@ from ..elements.completions import Choice, Completion, DeadLetter, content_id
 from ..elements.openai_batch import CHAT_URL, OF_THE_REQUEST
 
 
-def completion_row(completion: Completion) -> dict[str, Any]:
+def openai_row(completion: Completion) -> dict[str, Any]:
     """A row of an output file."""
     columns = {name: value for name, value in completion.columns.items() if name not in OF_THE_REQUEST}
     return {

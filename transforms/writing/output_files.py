@@ -28,7 +28,7 @@ from ..files.file_systems import create, exists, match, remove, remove_tree
 from ..files.formats import OutputFormat
 from ..files.object_reads import open_file
 
-Kind = Literal["completions", "dead_letters"]
+OutputKind = Literal["completions", "dead_letters"]
 IfExists = Literal["refuse", "overwrite", "resume"]
 _NOTES = ".millrace"
 _SETTINGS = ".settings.json"
@@ -56,11 +56,11 @@ class OutputFiles:
         self.settings = f"{self._folder}{_NOTES}/{self._name}{_SETTINGS}"
         self.claim = f"{self._folder}{_NOTES}/{self._name}.claim"
 
-    def existing(self, kind: Kind) -> list[str]:
+    def existing(self, kind: OutputKind) -> list[str]:
         """Finished shards of a kind."""
         return [str(file.path) for file in self._found(kind)]
 
-    def current(self, kind: Kind) -> list[str]:
+    def current(self, kind: OutputKind) -> list[str]:
         """Finished shards of a kind, without shards that an interrupted overwriting run was to replace."""
         superseded = self.superseded()
         return [path for path in self.existing(kind) if path not in superseded]
@@ -74,7 +74,7 @@ class OutputFiles:
 
     def fingerprints(self) -> list[tuple[str, int, float]]:
         """Path, size and time of the finished shards: equal lists are unchanged files."""
-        return [_fingerprint(file) for kind in get_args(Kind) for file in self._found(kind)]
+        return [_fingerprint(file) for kind in get_args(OutputKind) for file in self._found(kind)]
 
     def is_marked(self) -> bool:
         """True if an overwriting run is to replace finished shards."""
@@ -86,7 +86,7 @@ class OutputFiles:
             return set()
         with open_file(self._mark) as stream:
             marked = set(msgspec.json.decode(stream.read(), type=list[tuple[str, int, float]]))
-        found = [file for kind in get_args(Kind) for file in self._found(kind)]
+        found = [file for kind in get_args(OutputKind) for file in self._found(kind)]
         return {str(file.path) for file in found if _fingerprint(file) in marked}
 
     def clear(self, *, keep_mark: bool = False) -> None:
@@ -98,7 +98,7 @@ class OutputFiles:
         remove([self._mark])
         remove_tree(self.temporary)
 
-    def interrupted(self, kind: Kind) -> list[str]:
+    def interrupted(self, kind: OutputKind) -> list[str]:
         """Shards that an interrupted run left."""
         return [str(file.path) for file in match(f"{self.temporary}/*/{kind}-*.jsonl")]
 
@@ -107,7 +107,7 @@ class OutputFiles:
         left = [str(file.path) for file in match(f"{self.temporary}/**")]
         return any(path != self._mark and "/dead_letters-" not in path for path in left)
 
-    def temporary_shard(self, run: str, kind: Kind, name: str) -> str:
+    def temporary_shard(self, run: str, kind: OutputKind, name: str) -> str:
         """Where a bundle of a run writes."""
         return str(FileSystems.join(self.temporary, run, f"{kind}-{name}.jsonl"))
 
@@ -115,18 +115,18 @@ class OutputFiles:
         """The label that tells a resumed run's shards from the shards that are there."""
         shards = [
             self._shard_named(str(file.path), kind)
-            for kind in get_args(Kind)
+            for kind in get_args(OutputKind)
             for file in self._named_alike(kind)  # another output's too: its files must not be written over
         ]
         return f"resume{1 + max((int(shard['resume'] or 0) for shard in shards if shard), default=0)}"
 
-    def shard(self, kind: Kind, labels: list[str], index: int, count: int, extension: str) -> str:
+    def shard(self, kind: OutputKind, labels: list[str], index: int, count: int, extension: str) -> str:
         """The path of a finished shard."""
         return "-".join([self._stem(kind), *filter(None, labels), f"{index:05d}-of-{count:05d}.{extension}"])
 
     def may_name(self, path: str) -> bool:
         """Whether a file of this name could be one of the output's: a shard, a temporary file, or its settings."""
-        if _split(path)[0] == self._folder and any(self._shard_named(path, kind) for kind in get_args(Kind)):
+        if _split(path)[0] == self._folder and any(self._shard_named(path, kind) for kind in get_args(OutputKind)):
             return True
         return path in (self.temporary, self.settings, self.claim) or path.startswith(f"{self.temporary}/")
 
@@ -156,7 +156,7 @@ class OutputFiles:
 
     def _check_apart(self) -> None:
         """Raises ConfigError where a new file could have the name of another output's."""
-        for kind in get_args(Kind):
+        for kind in get_args(OutputKind):
             ours = {str(file.path) for file in self._found(kind)}
             for path in (str(file.path) for file in self._named_alike(kind)):
                 shard = self._shard_named(path, kind)
@@ -165,13 +165,13 @@ class OutputFiles:
                         f"{path} belongs to another output, and could be overwritten: name another output"
                     )
 
-    def _found(self, kind: Kind) -> list[FileMetadata]:
+    def _found(self, kind: OutputKind) -> list[FileMetadata]:
         """Finished shards of a kind, but for another output's, such as `a-resume1` is one beside `a`."""
         alike = self._named_alike(kind)
         names = self._outputs_beside() if alike else []
         return [file for file in alike if _owner(str(file.path), names) in (self._name, None)]
 
-    def _named_alike(self, kind: Kind) -> list[FileMetadata]:
+    def _named_alike(self, kind: OutputKind) -> list[FileMetadata]:
         return [file for file in match(f"{self._stem(kind)}-*") if self._shard_named(str(file.path), kind)]
 
     def _outputs_beside(self) -> list[str]:
@@ -180,10 +180,10 @@ class OutputFiles:
         names = [_split(str(file.path))[1].removesuffix(_SETTINGS) for file in noted]
         return sorted(names, key=len, reverse=True)
 
-    def _stem(self, kind: Kind) -> str:
+    def _stem(self, kind: OutputKind) -> str:
         return _of_kind(self.prefix, kind)
 
-    def _shard_named(self, path: str, kind: Kind) -> re.Match[str] | None:
+    def _shard_named(self, path: str, kind: OutputKind) -> re.Match[str] | None:
         """The parts of a shard's name, if it is named as one of this kind; its folder may be spelled in any way."""
         return _shard(path, _of_kind(self._name, kind))
 
@@ -197,7 +197,7 @@ class RunFiles:
     label: str = ""
     """Tells them from the files that were there."""
 
-    def path(self, kind: Kind, window: object, pane: Any, index: int, count: int) -> str:
+    def path(self, kind: OutputKind, window: object, pane: Any, index: int, count: int) -> str:
         """The path of shard `index` of `count`, which hold one firing of a window."""
         labels = [self.label, window_label(window), _pane_label(pane)]
         return self.files.shard(kind, labels, index, count, extension_of(kind, self.output_format))
@@ -215,7 +215,7 @@ def output_and_format(output: str, output_format: str | None) -> tuple[str, Outp
     return output, cast(OutputFormat, output_format)
 
 
-def extension_of(kind: Kind, output_format: OutputFormat) -> str:
+def extension_of(kind: OutputKind, output_format: OutputFormat) -> str:
     """Dead letters are always JSONL: their rows have any shape."""
     return "jsonl" if kind == "dead_letters" else output_format
 
@@ -242,10 +242,10 @@ def _fingerprint(file: FileMetadata) -> tuple[str, int, float]:
 
 def _owner(path: str, names: list[str]) -> str | None:
     """The first of the outputs that has files of such a name; None where it is not known."""
-    return next((name for name in names for kind in get_args(Kind) if _shard(path, _of_kind(name, kind))), None)
+    return next((name for name in names for kind in get_args(OutputKind) if _shard(path, _of_kind(name, kind))), None)
 
 
-def _of_kind(output: str, kind: Kind) -> str:
+def _of_kind(output: str, kind: OutputKind) -> str:
     return output if kind == "completions" else f"{output}.dead_letters"
 
 

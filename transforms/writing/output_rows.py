@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from ..elements.completions import Choice, Completion, DeadLetter
 from ..elements.task_results import Classified, Embedded, Extracted, Result, Scored
 from .csv_rows import write_csv
-from .openai_rows import completion_row, error_row
+from .openai_rows import error_row, openai_row
 from .typed_rows import arrow_row, extracted_fields
 
 _TOP_LOGPROB = [("token", pa.string()), ("token_id", pa.int64()), ("logprob", pa.float64())]
@@ -111,7 +111,7 @@ def json_line(element: Completion | Result | DeadLetter, *, openai: bool = True)
 
 def _row(element: Completion | Result | DeadLetter, *, openai: bool) -> dict[str, Any]:
     if openai and not isinstance(element, Result) and element.endpoint:
-        return completion_row(element) if isinstance(element, Completion) else error_row(element)
+        return openai_row(element) if isinstance(element, Completion) else error_row(element)
     if isinstance(element, Completion):
         return _completion_row(element)
     return _dead_letter_row(element) if isinstance(element, DeadLetter) else _task_row(element)

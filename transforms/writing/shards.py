@@ -21,7 +21,7 @@ from millrace.model_manager.wire.errors import StorageError
 from ..elements.completions import Completion, DeadLetter
 from ..elements.task_results import Result
 from ..files.object_stores import explained, is_local
-from .output_files import Kind, OutputFiles
+from .output_files import OutputFiles, OutputKind
 from .output_rows import json_line
 
 FULL_BYTES = 256 * 2**20
@@ -32,7 +32,7 @@ _MAX_OPEN_WINDOWS = 64
 class Shard(msgspec.Struct, frozen=True):
     """A closed temporary shard."""
 
-    kind: Kind
+    kind: OutputKind
     path: str
     rows: int
     size: int
@@ -42,13 +42,13 @@ class Shard(msgspec.Struct, frozen=True):
 class WriteShards(beam.DoFn):
     """Elements of a kind → the temporary shards that hold them: full ones, and one more for each bundle and window."""
 
-    def __init__(self, files: OutputFiles, run: str, kind: Kind, *, openai: bool, refuses: bool = False) -> None:
+    def __init__(self, files: OutputFiles, run: str, kind: OutputKind, *, openai: bool, refuses: bool = False) -> None:
         """`openai`: as json_line takes it. `refuses`: output that came since the graph was built is an error."""
         self._openai = openai
         self._files = files
         self._refuses = refuses
         self._run = run
-        self._kind: Kind = kind
+        self._kind: OutputKind = kind
         self._open: dict[Any, _OpenShard] = {}
 
     def setup(self) -> None:

@@ -50,7 +50,7 @@ def _path(path: str, result: Extracted) -> str:
     return key_path(path, result.keys, typed_name)
 
 
-def fields_of(row: dict[str, Any]) -> dict[str, Any]:
+def typed_fields(row: dict[str, Any]) -> dict[str, Any]:
     """The extracted fields of a written row, by the names that the user's type has."""
     return {_given_name(name): value for name, value in own_columns(row).items()}
 

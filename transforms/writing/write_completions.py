@@ -18,7 +18,7 @@ from apache_beam.transforms.window import GlobalWindows
 from millrace.model_manager.wire.errors import ConfigError
 
 from .finalize import CleanUp, MakeFile, PlanFiles, PlannedFile, WrittenFile
-from .output_files import IfExists, Kind, OutputFiles, RunFiles, output_and_format
+from .output_files import IfExists, OutputFiles, OutputKind, RunFiles, output_and_format
 from .shards import Shard, WriteShards
 
 
@@ -65,7 +65,7 @@ class WriteCompletions(beam.PTransform):
         if self._if_exists == "overwrite" and completions.is_bounded:
             self.files.supersede()
         run = uuid.uuid4().hex
-        kinds: list[tuple[Kind, Any]] = [("completions", completions)]
+        kinds: list[tuple[OutputKind, Any]] = [("completions", completions)]
         kinds += [("dead_letters", letters) for letters in dead_letters]
         refuses = self._if_exists == "refuse" and _is_template(completions.pipeline) and completions.is_bounded
         shards = [

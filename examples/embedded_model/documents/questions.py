@@ -13,7 +13,7 @@ from examples.documents.rows import Invoice, Order, Review
 from examples.embedded_model.split import Example, Split
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.document_template import DEFAULT_TEMPLATE, Prompts
-from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.examples import example_answer
 from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.shapes import Record
 
@@ -57,7 +57,7 @@ class Kind:
 
     def written(self, row: Any) -> str:
         """The JSON of a row: one of the kind's type, or a mapping."""
-        return answer_of(_unasked(self.record), row)
+        return example_answer(_unasked(self.record), row)
 
 
 _LINE = {"item": "item", "quantity": "quantity"}
@@ -80,7 +80,7 @@ def answer(asked: Asked, facts: Facts) -> str:
     for key, name in asked.facts.items():
         if name == "lines":
             values[key] = [{inner: line[fact] for inner, fact in asked.within.items()} for line in facts["lines"]]
-    return answer_of(asked.record, values)
+    return example_answer(asked.record, values)
 
 
 ORDERS = Kind("order_rows", order, Order, ORDER_FIELDS)

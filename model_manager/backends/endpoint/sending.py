@@ -24,7 +24,7 @@ from .hiding import without_key
 from .judging import Reply, TryFailed, judge
 from .limits import RateLimit, UsedPart
 from .retrying import LEAST_BUSY, backoff
-from .streams import AnswerStream, StreamDialect, Tell, whole
+from .streams import AnswerStream, StreamDialect, TellKept, whole
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Sender:
         """Requests come after a time without any: only from now on is silence a bad sign."""
         self._good_sign()
 
-    async def send(self, request: Request, tell: Tell) -> ServerAnswer:
+    async def send(self, request: Request, tell: TellKept) -> ServerAnswer:
         """The answer; raises RequestError if there is none for this request, ModelError if there is none for any.
 
         `tell` gets the tokens that are kept for another try as they come.
@@ -100,7 +100,7 @@ class Sender:
             self._tokens.add(taken - used)
             self._used.learn(work, used)
 
-    def _stream(self, request: Request, tell: Tell) -> AnswerStream | None:
+    def _stream(self, request: Request, tell: TellKept) -> AnswerStream | None:
         if isinstance(self._dialect, StreamDialect) and self._dialect.streams(request):
             return AnswerStream(request, self._dialect, tell)
         return None

@@ -62,7 +62,7 @@ class Kept:
         self.prompt_token_ids = self.prompt_token_ids or more.prompt_token_ids
 
 
-Tell = Callable[[Kept], None]
+TellKept = Callable[[Kept], None]
 """Takes tokens that are kept from now on."""
 
 
@@ -83,7 +83,7 @@ class StreamDialect(Dialect, Protocol):
 class AnswerStream:
     """The answer of one try of a request, event by event."""
 
-    def __init__(self, request: Request, dialect: StreamDialect, tell: Tell) -> None:
+    def __init__(self, request: Request, dialect: StreamDialect, tell: TellKept) -> None:
         self._request = request
         self._dialect = dialect
         self._tell = tell

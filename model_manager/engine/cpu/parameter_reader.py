@@ -17,7 +17,7 @@ _BASE = "model."
 _NOT_LEARNED = "rotary_emb.inv_freq"
 """Old checkpoints carry what follows from the config."""
 
-Shape = tuple[int, ...]
+ParameterShape = tuple[int, ...]
 
 
 class Parameters(Protocol):
@@ -56,7 +56,9 @@ class StoredParameters:
         return taken
 
 
-def stored_parameters(wanted: Mapping[str, Shape], found: Mapping[str, tuple[Path, Shape]]) -> StoredParameters | None:
+def stored_parameters(
+    wanted: Mapping[str, ParameterShape], found: Mapping[str, tuple[Path, ParameterShape]]
+) -> StoredParameters | None:
     """The parameters that a model needs, if the files hold exactly these; `found`: file and shape of each.
 
     None if any is missing, additional or of another shape: transformers may still know what to do with it.

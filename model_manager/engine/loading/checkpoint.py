@@ -25,10 +25,10 @@ from safetensors import SafetensorError, safe_open
 from ...store.contents import weight_files
 from ...store.memory import Weights
 from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
-from ..cpu.parameter_reader import Shape
+from ..cpu.parameter_reader import ParameterShape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
-from .config_sizes import check_heads, check_sizes
+from .config_sizes import check_config_sizes, check_heads
 from .kept_config import KeptConfig, PlainConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -54,7 +54,7 @@ class Checkpoint:
     """The name of transformers' class."""
     config: Any
     """As transformers reads it, or its fields alone, as an earlier start kept them."""
-    parameters: Mapping[str, tuple[Path, Shape]]
+    parameters: Mapping[str, tuple[Path, ParameterShape]]
     """File and shape of each."""
     stored_dtype: torch.dtype
     """The format of most weights; in a quantized checkpoint, of most weights that are not quantized."""
@@ -112,7 +112,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if quantized and (reason := refusal(quantized)):
         raise ModelUnsupported(f"{folder}: {reason}")
     formats = _DTYPES | (_QUANTIZED if quantized else {})
-    parameters: dict[str, tuple[Path, Shape]] = {}
+    parameters: dict[str, tuple[Path, ParameterShape]] = {}
     counts: Counter[torch.dtype] = Counter()
     for file in weight_files(folder):
         for name, (shape, dtype) in _read_header(file, formats).items():
@@ -145,7 +145,7 @@ def _read_config(folder: Path) -> Any:
     import_config_checks()
     import transformers
 
-    check_sizes(folder / "config.json")
+    check_config_sizes(folder / "config.json")
     try:
         return _plain(transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except Exception as error:  # transformers raises whatever an odd value happens to break
@@ -193,7 +193,7 @@ def _refusal_unread(file: Path) -> str | None:
     return refusal_of_type(str(model_type))
 
 
-def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tuple[Shape, torch.dtype]]:
+def _read_header(file: Path, formats: Mapping[str, torch.dtype]) -> dict[str, tuple[ParameterShape, torch.dtype]]:
     """Shape and format of each parameter; opening also checks that the file is as long as its header says."""
     found = {}
     try:

@@ -29,7 +29,7 @@ _HEADS, _KV_HEADS = "num_attention_heads", "num_key_value_heads"
 _SHOWN = 40
 
 
-def check_sizes(file: Path) -> None:
+def check_config_sizes(file: Path) -> None:
     """Raises ModelCorrupt for a field that is no possible size, number or name. A file that is no object is left to
     transformers.
     """

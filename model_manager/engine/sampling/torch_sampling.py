@@ -89,7 +89,7 @@ def drawn(logits: torch.Tensor, best: torch.Tensor, rows: SamplingRows) -> torch
     uniform = uniforms(rows.settings["seed"], rows.index)
     for start in range(0, len(logits), size):
         part = slice(start, start + size)
-        kept = kept_weights(logits[part], best[part], rows.settings[part])
+        kept = filtered_weights(logits[part], best[part], rows.settings[part])
         reached = kept.cumsum(dim=-1, dtype=torch.float64)
         aim = _on(uniform[part], logits)[:, None] * reached[:, -1:]
         found = torch.searchsorted(reached, aim, right=True)[:, 0]
@@ -97,7 +97,7 @@ def drawn(logits: torch.Tensor, best: torch.Tensor, rows: SamplingRows) -> torch
     return tokens
 
 
-def kept_weights(logits: torch.Tensor, best: torch.Tensor, settings: npt.NDArray[np.void]) -> torch.Tensor:
+def filtered_weights(logits: torch.Tensor, best: torch.Tensor, settings: npt.NDArray[np.void]) -> torch.Tensor:
     """[L, V] exp((logit - best) / temperature), 0 for what top_k, top_p, min_p and typical_p cut, in that order.
 
     Tokens as likely as the last one kept are kept too, so that no order among equals is needed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from .prefix_cache import Digest, PrefixCache, chained_digest
+from .prefix_cache import ChainDigest, PrefixCache, chained_digest
 from .sequence import Sequence
 
 _LEAST_KEPT = 64
@@ -31,7 +31,7 @@ class BlockManager:
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, frugal: bool = True, digest: Digest = chained_digest
+        self, num_blocks: int, block_size: int, *, frugal: bool = True, digest: ChainDigest = chained_digest
     ) -> None:
         """`frugal`: spare untouched blocks. False where their memory is allocated anyway (a GPU)."""
         self.num_blocks = num_blocks

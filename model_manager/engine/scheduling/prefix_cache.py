@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from .sequence import Sequence
 
-Digest = Callable[[bytes, bytes], bytes]
+ChainDigest = Callable[[bytes, bytes], bytes]
 _Content = tuple[bytes, bytes]  # the parent's digest (the cache key for a first block), the block's tokens
 
 BEING_COMPUTED = -1
@@ -27,7 +27,7 @@ def chained_digest(parent: bytes, tokens: bytes) -> bytes:
 class PrefixCache:
     """Blocks by content. A sequence without a cache key neither finds nor adds blocks."""
 
-    def __init__(self, block_size: int, digest: Digest = chained_digest) -> None:
+    def __init__(self, block_size: int, digest: ChainDigest = chained_digest) -> None:
         self._block_size = block_size
         self._digest = digest
         self._block_of: dict[bytes, int] = {}

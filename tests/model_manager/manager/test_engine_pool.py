@@ -17,7 +17,7 @@ from millrace.model_manager.manager.entry import Entry
 from millrace.model_manager.manager.gpus import EngineSetup
 from millrace.model_manager.manager.outbox import Outbox
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.request import Request, Task
+from millrace.model_manager.wire.request import Request, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.router_world import INFO
 
@@ -29,7 +29,9 @@ def pool(num_engines: int, max_num_seqs: int = 1024) -> EnginePool:
     return made
 
 
-def entry(name: str, prompt: int, tokens: int, family: str = "", task: Task = "generate", score_from: int = 0) -> Entry:
+def entry(
+    name: str, prompt: int, tokens: int, family: str = "", task: RequestTask = "generate", score_from: int = 0
+) -> Entry:
     params = SamplingParams(max_tokens=tokens)
     return Entry(Request(name, [0] * prompt, params, family=family, task=task, score_from=score_from), arrived=0.0)
 

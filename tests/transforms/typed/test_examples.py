@@ -7,7 +7,7 @@ import pytest
 from millrace import Extract
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.examples import example_answer
 from millrace.transforms.typed.values import value_of
 
 ANY: Any = {"type": ["object", "null", "integer"]}
@@ -40,17 +40,17 @@ def schema(given: Any, required: bool) -> dict[str, Any]:
 )
 def test_null_is_written_where_it_is_meant(given: Any, required: bool, example: Any, written: str) -> None:
     rows = schema(given, required)
-    assert answer_of(record_of(rows), example) == written
+    assert example_answer(record_of(rows), example) == written
     assert f"JSON:{written}\n" in str(Extract(rows, "any", examples=[("x", example)]).prompt("y"))
 
 
 @pytest.mark.parametrize("given", [ANY, DAY])
 def test_a_row_has_none_for_what_is_missing(given: Any) -> None:
     record = record_of(schema(given, required=False))
-    assert answer_of(record, value_of(record, {})) == "{}"
+    assert example_answer(record, value_of(record, {})) == "{}"
 
 
 @pytest.mark.parametrize(("given", "example"), [(ANY, {}), (SOME, {"a": None}), ({"type": "string"}, {"a": None})])
 def test_what_has_to_be_there_and_is_not_is_told(given: Any, example: Any) -> None:
     with pytest.raises(ConfigError, match=r"^example: Row has no a: "):
-        answer_of(record_of(schema(given, required=True)), example)
+        example_answer(record_of(schema(given, required=True)), example)

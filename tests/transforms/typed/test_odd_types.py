@@ -17,9 +17,9 @@ from apache_beam.coders import registry
 from millrace import Ask, Extract, Span
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.typed.answer_values import read
-from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.beam_schemas import element_type
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.examples import example_answer
 from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.record_grammar import RecordGrammar
 from millrace.transforms.typed.values import decoded, value_of
@@ -168,7 +168,7 @@ def test_each_gives_valid_rows_that_survive_beams_coder_and_may_be_examples(give
             jsonschema.Draft202012Validator(given).validate(found)
         value = value_of(record, decoded(json.dumps(found)))
         assert coder.decode(coder.encode(value)) == value
-        shown = read(record, answer_of(record, value), DOCUMENT)
+        shown = read(record, example_answer(record, value), DOCUMENT)
         assert value_of(record, decoded(shown.json)) == value
 
 

@@ -13,10 +13,10 @@ from millrace import Span
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import AnswerRejected
 from millrace.transforms.typed.answer_values import Reading, read
-from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.beam_schemas import element_type
 from millrace.transforms.typed.blanks import is_blank
 from millrace.transforms.typed.describe import record_of
-from millrace.transforms.typed.examples import answer_of
+from millrace.transforms.typed.examples import example_answer
 from millrace.transforms.typed.json_schemas import schema_of
 from millrace.transforms.typed.leaves import bare, choice
 from millrace.transforms.typed.record_grammar import RecordGrammar
@@ -135,7 +135,7 @@ def test_an_example_is_written_as_the_grammar_would(tmp_path: Path) -> None:
     (tmp_path / "parcel.json").write_text(json.dumps(SCHEMA))
     record = record_of(tmp_path / "parcel.json")
     value = {"order-id": 4, "day": None, "tags": ["a"], "size": {"w": 1.5}}
-    text = answer_of(record, value)
+    text = example_answer(record, value)
     assert text == '{"order-id": 4, "day": null, "size": {"w": 1.5}, "tags": ["a"]}'
     compiled = compiler().compile(Constraint(grammar=RecordGrammar(record).of("")))
     tokens = compiled.tokenizer.tokenize_str(text)

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 from apache_beam.coders import registry
 
-from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.beam_schemas import element_type
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.values import value_of
 from tests.transforms.typed.test_odd_types import Currency, Level

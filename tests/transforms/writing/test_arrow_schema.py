@@ -12,7 +12,7 @@ from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints import schemas
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.beam_schemas import element_type
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.writing.arrow_schema import arrow_schema, exact, extracted_schema
 from millrace.transforms.writing.typed_rows import JSON_TEXT

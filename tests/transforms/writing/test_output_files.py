@@ -4,7 +4,7 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.writing.output_files import Kind, OutputFiles, window_label
+from millrace.transforms.writing.output_files import OutputFiles, OutputKind, window_label
 
 WINDOW = window_label(IntervalWindow(0, 60.5))
 
@@ -14,7 +14,7 @@ WINDOW = window_label(IntervalWindow(0, 60.5))
     "labels",
     [[], ["resume12"], ["salvaged"], ["resume1", "salvaged"], [WINDOW], ["resume1", WINDOW, "pane3"], ["pane3"]],
 )
-def test_every_name_that_is_written_is_found_again(tmp_path: Path, kind: Kind, labels: list[str]) -> None:
+def test_every_name_that_is_written_is_found_again(tmp_path: Path, kind: OutputKind, labels: list[str]) -> None:
     files = OutputFiles(str(tmp_path / "run"))
     path = files.shard(kind, labels, 0, 1, "jsonl")
     Path(path).touch()

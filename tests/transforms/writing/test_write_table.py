@@ -13,7 +13,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from millrace import ModelConfig, WriteTable
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.typed.beam_rows import element_type
+from millrace.transforms.typed.beam_schemas import element_type
 from millrace.transforms.typed.describe import record_of
 from tests.transforms.running import pipeline
 from tests.transforms.typed.invoices import Currency, Invoice, Line

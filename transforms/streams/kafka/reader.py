@@ -20,7 +20,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ...addresses import KafkaTopic
 from ..broker_messages import BrokerMessage, MessageSettings, ReadMessages
-from ..readers import Reader, ReaderDoFn, Reading, spread
+from ..readers import Reader, ReaderDoFn, ReadSteps, spread
 from ..unbounded import PositionTracker, ReadingTurn, StreamTime
 from .connection import Readers, client_settings
 
@@ -113,7 +113,7 @@ class _Read(ReaderDoFn[KafkaTopic, Readers]):
     def connect(self) -> Readers:
         return Readers(self._address, late=self._late)
 
-    def read(self, partition: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
+    def read(self, partition: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> ReadSteps:
         position = tracker.current_restriction().start
         with self._connection.taken(partition.number) as reader:
             seen = reader.finals.seen()

@@ -25,7 +25,7 @@ from millrace.model_manager.wire.errors import ConfigError
 from ...addresses import PubSubAddress
 from ...runners import runner_of
 from ..broker_messages import BrokerMessage, MessageSettings, ReadMessages
-from ..readers import Reader, ReaderDoFn, Reading, spread
+from ..readers import Reader, ReaderDoFn, ReadSteps, spread
 from ..unbounded import PositionTracker, ReadingTurn, StreamTime
 from .connection import LEASE_SECONDS, Subscription, client_of, said_of
 
@@ -135,7 +135,7 @@ class _Read(ReaderDoFn[PubSubAddress, Subscription]):
         self._uncommitted: set[str] = set()
         self._torn_down = False
 
-    def read(self, _reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> Reading:
+    def read(self, _reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> ReadSteps:
         seen, taken = self._connection.finals.seen(), list[str]()
         position = tracker.current_restriction().start
         for batch in self._batches(turn):

@@ -30,7 +30,7 @@ import millrace.model_manager.store
 from millrace.model_manager.engine.sampling.logit_rows import SamplingRows, mask_words
 from millrace.model_manager.engine.sampling.sampler import Sampler, Samples, launch_by_torch
 from millrace.model_manager.engine.sampling.token_rules import bad_word_tokens, token_rules
-from millrace.model_manager.engine.sampling.torch_sampling import kept_weights, processed
+from millrace.model_manager.engine.sampling.torch_sampling import filtered_weights, processed
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import InvalidRequest
@@ -86,7 +86,7 @@ def test_what_is_kept_and_how_likely_it_is_equals_transformers(name: str, scale:
         scores = warper(ids, scores)
     expected = scores.softmax(dim=-1)
     rows = rows_of([case(temperature=0.7, **params)] * 6)
-    weights = kept_weights(logits, logits.max(dim=-1).values, rows.settings)
+    weights = filtered_weights(logits, logits.max(dim=-1).values, rows.settings)
     found = weights / weights.sum(dim=-1, keepdim=True)
     assert ((found > 0) == (expected > 0)).all()
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-9)
@@ -239,7 +239,7 @@ def test_frequencies_follow_the_processed_distribution() -> None:
     params: dict[str, Any] = {"temperature": 0.9, "top_k": 25, "top_p": 0.95, "min_p": 0.02, "logit_bias": {3: 1.0}}
     row = rows_of([case(**params)])
     edited = processed(logits, row)
-    weights = kept_weights(edited, edited.max(dim=-1).values, row.settings)[0].double().numpy()
+    weights = filtered_weights(edited, edited.max(dim=-1).values, row.settings)[0].double().numpy()
     count = 20_000
     plain = case(**{name: value for name, value in params.items() if name != "logit_bias"})
     drawn = Sampler().sample(edited.expand(count, -1).contiguous(), indexed(plain, np.arange(count))).token_ids

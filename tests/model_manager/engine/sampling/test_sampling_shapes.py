@@ -20,7 +20,7 @@ from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untype
 from millrace.model_manager.engine.sampling.cpu_sampling import CpuSampling
 from millrace.model_manager.engine.sampling.logit_rows import SamplingRows
 from millrace.model_manager.engine.sampling.sampler import Sampler, launch_by_torch
-from millrace.model_manager.engine.sampling.torch_sampling import kept_weights
+from millrace.model_manager.engine.sampling.torch_sampling import filtered_weights
 from tests.model_manager.engine.sampling_cases import case, indexed, rows_of
 
 OPT, QWEN = 50_272, 151_936
@@ -209,6 +209,6 @@ def test_frequencies_on_flat_logits_follow_what_is_kept(name: str) -> None:
 
 def _kept(logits: torch.Tensor, sampled: SamplingRows) -> npt.NDArray[np.float64]:
     weights: npt.NDArray[np.float64] = (
-        kept_weights(logits, logits.max(dim=-1).values, sampled.settings)[0].double().numpy()
+        filtered_weights(logits, logits.max(dim=-1).values, sampled.settings)[0].double().numpy()
     )
     return weights

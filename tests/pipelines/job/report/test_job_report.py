@@ -17,7 +17,7 @@ from playwright.sync_api import Browser
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.job.report.job_report import reported
-from millrace.transforms.writing.output_files import Kind, OutputFiles
+from millrace.transforms.writing.output_files import OutputFiles, OutputKind
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import in_full_swing
@@ -147,7 +147,7 @@ def test_a_job_without_a_report_gets_it_when_nothing_is_left_to_do_and_a_second_
     assert "All rows are from earlier runs" in path.read_text()
     assert "<dt>rows answered</dt><dd>60" in path.read_text()
 
-    def interrupted(files: OutputFiles, kind: Kind) -> list[str]:
+    def interrupted(files: OutputFiles, kind: OutputKind) -> list[str]:
         if kind == "completions":
             os.kill(os.getpid(), signal.SIGTERM)
         return files.current(kind)

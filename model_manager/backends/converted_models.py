@@ -19,7 +19,7 @@ from ..wire.config import ModelConfig, cache_folder
 from ..wire.errors import ModelLoadFailed
 
 
-def converted(config: ModelConfig, kind: str, make: Callable[[Path], None]) -> Path:
+def converted_model(config: ModelConfig, kind: str, make: Callable[[Path], None]) -> Path:
     """The folder of the model's conversion; `make` writes it into the folder that it is given, where it is not there.
 
     `kind` names the format and the version of what converts, so that another version converts again.
@@ -38,7 +38,7 @@ def converted(config: ModelConfig, kind: str, make: Callable[[Path], None]) -> P
     return place
 
 
-def convert(config: ModelConfig, command: Sequence[str], what: str) -> None:
+def run_converter(config: ModelConfig, command: Sequence[str], what: str) -> None:
     """Run a converter, which imports nothing of ours; raises ModelLoadFailed with the last line that it wrote."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)

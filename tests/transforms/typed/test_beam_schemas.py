@@ -14,7 +14,7 @@ from apache_beam.typehints import schemas
 
 from millrace.transforms.elements.task_results import Extracted
 from millrace.transforms.typed import details
-from millrace.transforms.typed.beam_rows import DateTime, beam_schema, element_type
+from millrace.transforms.typed.beam_schemas import DateTime, beam_schema, element_type
 from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.details import Details
 from tests.transforms.typed.invoices import TYPES, Frozen, Invoice, Order
