@@ -18,6 +18,9 @@
 #   make docs    the documentation as a site, in out/site; a broken link fails
 #   make errors  the page of errors, from what commands print
 #   make reference  the tables of docs/reference, from the code
+#   make pins    the hashes of the pinned packages, in deploy/requirements.hashes.txt: after each change of requirements.txt
+#   make sbom    a bill of materials of .venv, in out/sbom.cdx.json (CycloneDX: packages, licenses, who needs whom)
+#   make audit   known holes in the pinned packages, as pypi.org and pip-audit know them
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
@@ -38,11 +41,13 @@ WORKERS ?= 3
 RUNNER_WORKERS ?= 6
 PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
+UV := UV_SYSTEM_CERTS=1 $(VENV)/bin/uv
+HASHES := deploy/requirements.hashes.txt
 RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners test-engines test-long truth lint format notebooks docs errors reference figures clean
+.PHONY: help check demo test test-slow test-runners test-engines test-long truth lint format notebooks docs errors reference pins sbom audit figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -101,6 +106,18 @@ errors: $(READY)
 reference: $(READY)
 	$(VENV)/bin/python -m tests.docs.reference_pages
 
+pins: $(READY)
+	$(UV) pip compile -q --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 \
+		requirements.txt -o $(HASHES)
+
+sbom: $(READY)
+	@mkdir -p out
+	$(UV) tool run -q --from cyclonedx-bom==7.5.0 cyclonedx-py environment $(VENV) --output-reproducible --of JSON -o out/sbom.cdx.json
+
+# A package whose holes could not be asked for fails it as well.
+audit: $(READY)
+	$(UV) tool run -q pip-audit==2.10.1 --strict --no-deps --disable-pip --progress-spinner off -r $(HASHES)
+
 figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.engine --shape all --workload all --dtype all --results $(RESULTS)/engine.json --keep_since $(SINCE)
 	$(VENV)/bin/python -m benchmarks.pipeline --dtype all --results $(RESULTS)/pipeline.json --keep_since $(SINCE)
@@ -123,7 +140,7 @@ $(READY): setup.py requirements.txt
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check uv
-	@UV_SYSTEM_CERTS=1 $(VENV)/bin/uv pip install -q --python $(VENV)/bin/python -r requirements.txt
-	@UV_SYSTEM_CERTS=1 $(VENV)/bin/uv pip install -q --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
+	@$(UV) pip install -q --python $(VENV)/bin/python -r requirements.txt
+	@$(UV) pip install -q --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
 	@$(VENV)/bin/python -m compileall -q -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	@touch $@
