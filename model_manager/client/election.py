@@ -156,10 +156,11 @@ class Election:
         self._runtime.socket.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         settings = ("--settings", msgspec.json.encode(self._settings).decode(), *self._forks_soon)
+        place = ("--runtime", str(self._runtime.path), "--lock-fd", str(lock), "--starter", str(os.getpid()))
         log = os.open(self._runtime.log, flags, 0o600)
         try:
             return subprocess.Popen(
-                [*self._interpreter(), "--runtime", str(self._runtime.path), "--lock-fd", str(lock), *settings],
+                [*self._interpreter(), *place, *settings],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

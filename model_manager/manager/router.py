@@ -67,6 +67,8 @@ class Router:
         self._memory = memory or MemoryScheduler()
         self._estimate = estimate
         self._alone_since = now + FIRST_CLIENT_WITHIN
+        self.was_needed = False
+        """Whether a client that is no observer has ever connected."""
 
     def effects(self, now: float) -> list[Effect]:
         """The effects of all events since the last call."""
@@ -81,6 +83,7 @@ class Router:
         """A client said Hello."""
         assert client not in self._clients, "a client connects once"
         self._clients[client] = _Client(observer)
+        self.was_needed |= not observer
 
     def disconnect(self, client: int, now: float) -> None:
         """A client's connection ended. Requests that only it waits for go on for a while, so a retry can attach."""

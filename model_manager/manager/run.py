@@ -1,7 +1,8 @@
 """The manager process, from its arguments to its end.
 
 Whoever starts it has locked the folder and hands over the descriptor; it holds the lock until it ends, and the kernel
-frees it then, however that comes about. On a clean end it leaves no process, socket or file.
+frees it then, however that comes about. If its starter (`--starter PID`) ends before any client has connected, it ends.
+On a clean end it leaves no process, socket or file.
 
 With `--listen tcp://HOST:PORT --key_file PATH [--allow_commands]` in the place of the folder it serves clients of other
 containers until a signal ends it.
@@ -41,7 +42,7 @@ def run(arguments: Sequence[str], engine_command: Sequence[str] | None, template
     settings = msgspec.json.decode(options.settings, type=ManagerConfig)
     serve = partial(ManagerServer, settings, engine_command or ENGINE_COMMAND, template=template)
     if options.listen is None:
-        _run_here(RuntimeDir(options.runtime), options.lock_fd, serve)
+        _run_here(RuntimeDir(options.runtime), options.lock_fd, partial(serve, starter=options.starter))
     else:
         _stay(options.listen, options.key_file, partial(serve, allow_commands=options.allow_commands))
 
@@ -91,6 +92,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="millrace-manager")
     parser.add_argument("--runtime", type=Path)
     parser.add_argument("--lock-fd", type=int)
+    parser.add_argument("--starter", type=int)
     parser.add_argument("--listen", type=listen_address)
     parser.add_argument("--key_file", type=Path)
     parser.add_argument(FLAG, action="store_true")

@@ -85,12 +85,15 @@ class ManagerServer:
         *,
         allow_commands: bool = False,
         template: TemplateProcess | None = None,
+        starter: int | None = None,
     ) -> None:
         """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
         clients may name programs and variables of its environment. `template`: what forks engines, if it has started.
+        `starter`: the process that started it for itself.
         """
         self._settings = settings
         self._stays = tls is not None
+        self._starter = starter
         self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
@@ -107,12 +110,21 @@ class ManagerServer:
     async def run(self, listening: socket.socket) -> None:
         """Serve until no client needs the manager, or its end if it stays. Raises the error of a bug in the manager."""
         async with self._serving(listening):
-            while not self._over.done() and (self._stays or not self._router.is_done(time.monotonic())):
+            while not self._over.done() and (self._stays or not self._is_done()):
                 await asyncio.wait([self._over], timeout=_TICK)
                 self._router.tick(time.monotonic())
                 self._soon()
         if self._over.done():
             self._over.result()
+
+    def _is_done(self) -> bool:
+        return self._is_forsaken or self._router.is_done(time.monotonic())
+
+    @property
+    def _is_forsaken(self) -> bool:
+        """Whether its starter, now not its parent any more, has ended before it or another client connected."""
+        has_ended = self._starter is not None and self._starter != os.getppid()
+        return has_ended and not self._router.was_needed and not self._acceptor.handlers
 
     @contextlib.asynccontextmanager
     async def _serving(self, listening: socket.socket) -> AsyncIterator[None]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, kill
 from tests.model_manager.manager.stand_in_engine import ANSWER
+from tests.model_manager.manager.staying_manager import ROOT
 from tests.waiting import eventually
 
 _WAITS_AT_FIRST = """
@@ -27,6 +32,26 @@ if not started.exists():
     time.sleep(3600)
 runpy.run_module("tests.model_manager.manager.stand_in_manager", run_name="__main__")
 """
+_STARTS_ONE = """
+import os, pathlib, sys, threading
+from millrace.model_manager.client.election import Election
+from millrace.model_manager.wire.runtime import RuntimeDir
+from tests.model_manager.manager.machine import MANAGER, SETTINGS
+runtime = RuntimeDir(pathlib.Path(os.environ["STARTED_HERE"]))
+Election(runtime, SETTINGS.parse({"linger": 600.0}), MANAGER).connect(threading.Event()).close()
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def starter(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that starts a manager, and does not say Hello to it."""
+    env = os.environ | {"STARTED_HERE": str(machine.runtime)}
+    with subprocess.Popen([sys.executable, "-c", _STARTS_ONE], stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_manager_that_is_killed_while_it_starts_is_started_again(machine: Machine) -> None:
@@ -94,4 +119,41 @@ def test_a_manager_that_another_process_started_is_left_alone(machine: Machine) 
         second.prepare()
         second.abandon()
         assert machine.status().pid
+    stop_models(machine.runtime)
+
+
+def has_begun(machine: Machine) -> bool:
+    return bool(machine.processes())
+
+
+def has_been_asked(machine: Machine) -> bool:
+    return RuntimeDir(machine.runtime).socket.exists() and bool(machine.status().pid)
+
+
+@pytest.mark.parametrize("so_far", [has_begun, has_been_asked])
+def test_a_manager_whose_starter_is_killed_before_a_client_connects_ends(
+    machine: Machine, so_far: Callable[[Machine], bool]
+) -> None:
+    with starter(machine) as process:
+        eventually(lambda: so_far(machine), "a manager")
+        process.kill()
+        machine.wait_until_gone()
+
+
+def test_a_manager_that_another_client_has_used_outlives_its_starter(machine: Machine) -> None:
+    with starter(machine) as process:
+        eventually(lambda: has_been_asked(machine), "a manager")
+        client, first = machine.open(), machine.status()
+        process.kill()
+        process.wait()
+
+        def stays() -> None:
+            begin = machine.status().uptime
+            assert eventually(lambda: machine.status().uptime > begin + 1, "five looks at its starter")
+            assert machine.status().pid == first.pid
+
+        stays()
+        assert client.submit([ANSWER, 3, 1], SamplingParams(max_tokens=3), request_id="a").result(PATIENCE).token_ids
+        client.close()
+        stays()
     stop_models(machine.runtime)
