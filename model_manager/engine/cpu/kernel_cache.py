@@ -1,12 +1,14 @@
 """Compiled kernels on disk, since compiling takes some 15 s. Knows no kernel.
 
 They lie in this user's cache folder under a digest of their sources, each file with its checksum: what is damaged is
-removed, and compiled and kept again. Where the folder cannot be written, what it has is used all the same.
+removed, and compiled and kept again. Where the folder cannot be written, what it has is used all the same. Processes
+that start at once take turns, so that each kernel is compiled once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import gc
 import hashlib
@@ -15,10 +17,11 @@ import os
 import pickle
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numba
 from numba import cfunc, types
@@ -28,6 +31,10 @@ log = logging.getLogger(__name__)
 
 _SIGNATURE = types.void(types.int64)
 _SUM = ".sha256"
+_LOCK = "lock"
+LOCKED_WITHIN = 120.0
+"""Seconds from its first wait on, in which a process waits for others. They compile for seconds, on an idle machine."""
+_POLL = 0.05
 
 
 def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
@@ -36,16 +43,15 @@ def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # Numba would write beside the sources, without a word
-        _remove_damaged_once(folder, _state(folder))
-        before = _state(folder)
-        made = _cached(function, folder)
-        if _state(folder) != before:
-            _keep_sums(folder)
+        with (folder / _LOCK).open("ab") as lock:  # the kernel frees it if this process dies
+            if _is_locked(lock):
+                return _kept(function, folder)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
         why = getattr(error, "strerror", None) or error
         _tell(f"{folder.parent}: compiled kernels are not kept for the next start, which takes longer: {why}")
         return _compiled_elsewhere(function, folder)
-    return made
+    _tell(f"{folder}: kernels are compiled anew, as another process has kept its lock for {LOCKED_WITHIN:g} s")
+    return _uncached(function)
 
 
 def prepare() -> None:
@@ -54,19 +60,53 @@ def prepare() -> None:
     cpu_target.target_context.refresh()
 
 
+def _is_locked(lock: IO[bytes]) -> bool:
+    """Whether the lock is ours, at the latest when this process has waited long enough."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > _no_wait_after(lock.name):
+                return False
+            time.sleep(_POLL)
+        else:
+            return True
+
+
+@functools.cache
+def _no_wait_after(_lock: str) -> float:
+    """When the process's first wait for the lock ends, and with it all later ones."""
+    return time.monotonic() + LOCKED_WITHIN
+
+
+def _kept(function: Callable[[int], None], folder: Path) -> Any:
+    """The function as the folder has it, or compiled and kept there. Only with the folder's lock."""
+    _remove_damaged_once(folder, _state(folder))
+    before = _state(folder)
+    made = _cached(function, folder)
+    if _state(folder) != before:
+        _keep_sums(folder)
+    return made
+
+
 def _compiled_elsewhere(function: Callable[[int], None], folder: Path) -> Any:
     """The function, compiled with the kernels in a copy of the folder: Numba reads no folder that it cannot write."""
     try:
         with tempfile.TemporaryDirectory(prefix="millrace-kernels-") as name:
             copy = Path(name) / folder.name
             if folder.is_dir():
-                shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+                ignored = shutil.ignore_patterns(_LOCK)
+                shutil.copytree(folder, copy, copy_function=shutil.copyfile, ignore=ignored)
             for each in (copy, *copy.rglob("*")):
                 each.chmod(0o700)
             _remove_damaged(copy)
             return _cached(function, copy)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
-        return cfunc(_SIGNATURE, error_model="numpy")(function)
+        return _uncached(function)
+
+
+def _uncached(function: Callable[[int], None]) -> Any:
+    return cfunc(_SIGNATURE, error_model="numpy")(function)
 
 
 def _cached(function: Callable[[int], None], folder: Path) -> Any:
@@ -92,7 +132,7 @@ def _state(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     for each in os.scandir(folder):
         if each.is_dir():
             for file in os.scandir(each):
-                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                with contextlib.suppress(FileNotFoundError):  # an older version has removed it
                     status = file.stat()
                     found.append((file.path, status.st_ino, status.st_size, status.st_mtime_ns))
     return tuple(sorted(found))
@@ -120,7 +160,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def _remove_damaged(folder: Path) -> None:
-    """Remove what has no checksum, as another process is just writing it or an older version wrote it, or another."""
+    """Remove what has no checksum, as whoever wrote it was killed or an older version wrote it, or another."""
     for file in _files(folder):
         if not _is_whole(file):
             if file.with_name(file.name + _SUM).is_file():
@@ -130,7 +170,7 @@ def _remove_damaged(folder: Path) -> None:
 
 def _keep_sums(folder: Path) -> None:
     for file in _files(folder):
-        with contextlib.suppress(FileNotFoundError):  # another process, which starts too, has removed it
+        with contextlib.suppress(FileNotFoundError):  # an older version has removed it
             if not _is_whole(file):
                 written = file.with_name(f"{file.name}{_SUM}.{os.getpid()}")
                 written.write_text(_sum_of(file))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +17,12 @@ import pytest
 import torch  # noqa: F401 - brings the OpenMP runtime
 from numba.core.ccallback import CFunc
 
+from millrace.model_manager.engine.cpu import kernel_cache
 from millrace.model_manager.engine.cpu.team import Kernel, Team
 from millrace.model_manager.engine.cpu.vector_ops import fetch_add
+from tests.model_manager.engine.cpu.small_kernels import ALL
+
+ROOT = Path(__file__).parents[4]
 
 
 def _count(address: int) -> None:
@@ -117,3 +124,52 @@ def test_without_an_openmp_runtime_the_team_is_one_thread_and_the_log_says_so(
     monkeypatch.setattr("millrace.model_manager.engine.cpu.team._loaded_library", lambda _name: None)
     assert Team(2).size == 1
     assert "attention runs on one thread" in caplog.text
+
+
+_STARTS = """
+import sys
+from pathlib import Path
+from numba.core.ccallback import CFunc
+from millrace.model_manager.engine.cpu.team import Kernel
+import tests.model_manager.engine.cpu.small_kernels as kernels
+
+compile, compiled = CFunc._compile_uncached, []
+CFunc._compile_uncached = lambda self: compiled.append(self) or compile(self)
+print("ready", flush=True)
+sys.stdin.readline()
+for kernel in kernels.ALL:
+    Kernel(kernel, [Path(kernels.__file__)])
+print(len(compiled))
+"""
+
+
+def test_processes_that_start_at_once_compile_each_kernel_once_and_take_none_for_damaged(cache: Path) -> None:
+    command, pipes = [sys.executable, "-c", _STARTS], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    starts = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    for start in starts:
+        assert start.stdout.readline() == "ready\n"
+    for start in starts:
+        start.stdin.write("\n")
+        start.stdin.flush()
+    told = [start.communicate() for start in starts]
+    assert [errors for _, errors in told] == ["", ""]
+    assert sum(int(compiled) for compiled, _ in told) == len(ALL)
+    for code in cache.rglob("*.nb[ci]"):
+        assert code.with_name(code.name + ".sha256").read_text() == hashlib.sha256(code.read_bytes()).hexdigest()
+
+
+def test_a_kernel_is_compiled_anew_where_another_process_keeps_the_lock_for_ever(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernel_cache, "LOCKED_WITHIN", 0.1)
+    Kernel(_count, [Path(__file__)])
+    (lock,) = cache.rglob("lock")
+    before = sorted(cache.rglob("*"))
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        counter = np.zeros(1, np.int64)
+        for _ in range(2):
+            Team(1).run(Kernel(_count, [Path(__file__)]), counter.ctypes.data)
+    assert counter[0] == 2
+    assert caplog.text.count("another process has kept its lock") == 1
+    assert sorted(cache.rglob("*")) == before
