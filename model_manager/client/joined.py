@@ -1,4 +1,4 @@
-"""A prompt that is several requests: one future of them all, and their ids. Knows no socket, no thread.
+"""A prompt that is several requests: one future of them all, their times, and their ids. Knows no socket, no thread.
 
 A derived id holds a character that no caller's id may have, so the two are never equal.
 """
@@ -6,15 +6,18 @@ A derived id holds a character that no caller's id may have, so the two are neve
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from ..wire.errors import InvalidRequest
-from ..wire.request import LONGEST_NAME, Request
+from ..wire.request import LONGEST_NAME, Output, Request
 
 Result = TypeVar("Result")
-Send = Callable[[Request], Future[Any]]
+Send = Callable[[Request], Future[Output]]
 
 _SEPARATOR = "\x1f"  # ASCII: unit separator
 _LONGEST = LONGEST_NAME - 32
@@ -37,18 +40,25 @@ def sibling_id(family: str, index: int) -> str:
     return f"{family}{_SEPARATOR}{index}" if index else family
 
 
-def submit_joined(send: Send, requests: Iterable[Request], combine: Callable[[list[Any]], Result]) -> Future[Result]:
-    """A future of `combine` of all the requests' results, in order. `send` may wait and raise, as for one request.
+def submit_joined(
+    send: Send,
+    requests: Iterable[Request],
+    combine: Callable[[list[Output]], Result],
+    clock: Callable[[], float] = time.monotonic,
+) -> Future[Result]:
+    """A future of `combine` of all the requests' answers, in order. `send` may wait and raise, as for one request. The
+    latency of each answer is counted from this call on, so it has what the request waited for those before it.
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
     """
-    requests = list(requests)
+    requests, began = list(requests), clock()
     joined = _Joined(len(requests), combine)
     for request in requests:
         if joined.future.done():
             break
         try:
-            joined.add(send(request))
+            waited = clock() - began
+            joined.add(send(request), waited)
         except BaseException:
             joined.cancel()
             raise
@@ -58,27 +68,28 @@ def submit_joined(send: Send, requests: Iterable[Request], combine: Callable[[li
 class _Joined(Generic[Result]):
     """The futures of several requests, and the one future that the caller gets."""
 
-    def __init__(self, count: int, combine: Callable[[list[Any]], Result]) -> None:
+    def __init__(self, count: int, combine: Callable[[list[Output]], Result]) -> None:
         self.future: Future[Result] = Future()
         self._combine = combine
         self._missing = count
         self._decided = False
-        self._children: list[Future[Any]] = []
+        self._children: list[tuple[Future[Output], float]] = []
+        """Each with the seconds that passed before it was sent."""
         self._lock = threading.Lock()
         self.future.add_done_callback(lambda future: self.cancel() if future.cancelled() else None)
 
-    def add(self, child: Future[Any]) -> None:
-        self._children.append(child)
+    def add(self, child: Future[Output], waited: float) -> None:
+        self._children.append((child, waited))
         child.add_done_callback(self._ended)
         if self.future.done():  # since this child was sent
             self.cancel()
 
     def cancel(self) -> None:
         """Cancel all requests that are not done."""
-        for child in self._children.copy():
+        for child, _ in self._children.copy():
             child.cancel()
 
-    def _ended(self, child: Future[Any]) -> None:
+    def _ended(self, child: Future[Output]) -> None:
         if child.cancelled():
             return
         error = child.exception()
@@ -94,4 +105,7 @@ class _Joined(Generic[Result]):
             self.future.set_exception(error)
             self.cancel()
         else:
-            self.future.set_result(self._combine([each.result() for each in self._children]))
+            answers = [(child.result(), waited) for child, waited in self._children]
+            self.future.set_result(
+                self._combine([replace(each, latency=each.latency + waited) for each, waited in answers])
+            )

@@ -1,11 +1,17 @@
-"""No id of a caller's is ever one that the client derives."""
+"""No id of a caller's is ever one that the client derives. Times of several requests begin with the first one."""
 
+from concurrent.futures import Future
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.model_manager.client.joined import callers_id, sibling_id
+from millrace.model_manager.client.joined import callers_id, sibling_id, submit_joined
 from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.request import FinishReason, Output, Request
+from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.timings import Timings
 
 _IDS = st.text(st.sampled_from("a#1\x1f"), max_size=6)
 
@@ -32,3 +38,19 @@ def test_the_first_of_a_family_has_the_callers_id() -> None:
 def test_an_id_that_cannot_be_a_callers_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match=r"request_id='a\\x1f1': takes text without U\+001F"):
         callers_id("a\x1f1")
+
+
+def test_the_latency_of_each_request_begins_when_the_first_is_submitted() -> None:
+    now, to_send, to_answer = 100.0, 3.0, 1.0
+    output = Output("", [1], FinishReason.STOP, Timings(0, 0, 0), 2)
+
+    def send(_request: Request) -> Future[Output]:
+        nonlocal now
+        now += to_send  # it waits for a credit
+        future: Future[Output] = Future()
+        future.set_result(msgspec.structs.replace(output, latency=to_send + to_answer))
+        return future
+
+    requests = [Request(name, [1], SamplingParams()) for name in "abc"]
+    answers = submit_joined(send, requests, list, clock=lambda: now).result(timeout=0)
+    assert [answer.latency for answer in answers] == [4.0, 7.0, 10.0]
