@@ -214,7 +214,7 @@ class Requests:
             self._answer(client, output, now)
 
     def _count(self, entry: Entry, output: Output, now: float) -> None:
-        counter = self.answered["server" if entry.request.served else "job"]
+        counter = self.answered["server_answers" if entry.request.served else "job"]
         generated = output.num_generated
         queued, prefill, decode = spans(output.timings, generated)
         in_one_go = generated > 0 and not output.setbacks  # else its last engine alone measured its times

@@ -8,8 +8,8 @@ import msgspec
 
 from .request_counts import RequestCounts
 
-Source = Literal["server", "job"]
-"""Who sent requests: `millrace serve`, or anyone else."""
+Source = Literal["server_answers", "job"]
+"""Whom the manager answered: a `millrace serve`, once for each answer of an HTTP request, or anyone else."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -140,8 +140,10 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """Requests that its clients may have outstanding, all together."""
     credits_used: int = 0
     """Requests that its clients have outstanding; one that two clients wait for counts twice."""
-    requests: dict[Source, RequestCounts] = {}
-    """Requests that were answered, by who sent them: server (`millrace serve`) or job (anyone else)."""
+    requests: dict[str, RequestCounts] = {}
+    """Requests that were answered, by who sent them: server_answers (`millrace serve`, one for each answer of an HTTP
+    request) or job (anyone else). A newer manager may know others.
+    """
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

@@ -27,7 +27,9 @@ PREFIX = "millrace:"
 MODEL_LABELS = ("model_name", "engine")
 """`engine` is the model's key: two models of one name may run side by side with other settings."""
 SOURCE_LABELS = (*MODEL_LABELS, "source")
-"""`source` is who sent requests: `server` or `job`."""
+"""`source` is who sent requests, and who counted them: `server`, a server its HTTP requests; `server_answers`, the
+manager what it answered to servers; `job`, the manager what it answered to all others.
+"""
 _Of = TypeVar("_Of")
 
 
@@ -189,8 +191,8 @@ class MachineMetrics(Collector):
         answered: Callable[[], Mapping[tuple[str, str], RequestCounts]] | None = None,
     ) -> None:
         """`queued`: requests that wait in this process, by their model's key. `answered`: this server's own requests,
-        by the model's name and key. They take the place of what the manager saw of servers' requests: each server shows
-        its own.
+        by the model's name and key. They take the place of what the manager answered to servers: each server shows its
+        own.
         """
         self._read = read
         self._queued = queued
@@ -212,7 +214,7 @@ class MachineMetrics(Collector):
     def _requests(self, models: Iterable[ModelStatus]) -> Iterator[tuple[Sequence[str], RequestCounts]]:
         for model in models:
             for source, counts in model.requests.items():
-                if self._answered is None or source != "server":
+                if self._answered is None or source != "server_answers":
                     yield (model.model, model.key, source), counts
         for (name, key), counts in self._answered().items() if self._answered is not None else ():
             yield (name, key, "server"), counts

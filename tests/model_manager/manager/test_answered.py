@@ -111,7 +111,7 @@ def test_a_servers_requests_and_all_others_are_counted_apart() -> None:
     made.submit(1, request("a"), msgspec.structs.replace(request("b", 1), served=True))
     made.submit(2, msgspec.structs.replace(request("c", 2), served=True))
     made.finish_all()
-    assert (number(counts(made, "job")), number(counts(made, "server"))) == (1, 2)
+    assert (number(counts(made, "job")), number(counts(made, "server_answers"))) == (1, 2)
 
 
 def test_what_two_clients_wait_for_or_ask_for_again_counts_once_and_what_is_cancelled_not_at_all() -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from millrace.model_manager.wire import messages
 from millrace.model_manager.wire.engine_messages import EngineMessage, ManagerToEngine
 from millrace.model_manager.wire.messages import ClientMessage, ManagerToClient, Message
+from millrace.model_manager.wire.request_counts import RequestCounts
+from millrace.model_manager.wire.status import EngineStats, ModelStatus
 from tests.model_manager.wire.instances import of_type
 
 DIRECTIONS = {
@@ -62,3 +64,11 @@ def test_default_lists_are_not_shared() -> None:
     first = messages.Results(key="a")
     first.outputs.append(None)  # type: ignore[arg-type]
     assert messages.Results(key="b").outputs == []
+
+
+def test_a_status_with_a_source_of_requests_that_is_not_known_here_is_read() -> None:
+    model = ModelStatus("k", "m", "ready", [], 0, 0, 0, None, EngineStats(), requests={"job": RequestCounts()})
+    told = msgspec.to_builtins(messages.Status(1, 2.0, [model], [], []))
+    told["models"][0]["requests"]["of another version"] = {"answers": {"stop": 3}}
+    (read,) = msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=messages.Status).models
+    assert read.requests["of another version"].answers == {"stop": 3}

@@ -49,18 +49,18 @@ def test_a_model_has_its_numbers_under_its_name_and_key(name: str, value: float)
 
 
 def test_a_server_shows_its_own_requests_in_place_of_what_the_manager_saw_of_servers() -> None:
-    seen_there = {"job": counted(1, 2, 3).counts(), "server": counted(4, 5).counts()}
+    seen_there = {"job": counted(1, 2, 3).counts(), "server_answers": counted(4, 5).counts()}
     model = msgspec.structs.replace(STATUS.models[0], requests=seen_there)
     status = msgspec.structs.replace(STATUS, models=[model])
 
     def by_source(seen: Scrape, name: str = "request_generation_tokens_sum") -> list[float]:
-        return [seen.total(name, source=source, **MODEL) for source in ("job", "server")]
+        return [seen.total(name, source=source, **MODEL) for source in ("job", "server_answers", "server")]
 
     own = {("tiny", "tiny-1"): counted(7).counts()}
-    assert by_source(told(MachineMetrics(lambda: status))) == [6, 9]
-    assert by_source(told(MachineMetrics(lambda: status, answered=lambda: own))) == [6, 7]
-    assert by_source(told(MachineMetrics(lambda: None, answered=lambda: own))) == [0, 7], "it keeps them itself"
-    assert by_source(told(MachineMetrics(lambda: status, answered=dict))) == [6, 0]
+    assert by_source(told(MachineMetrics(lambda: status))) == [6, 9, 0]
+    assert by_source(told(MachineMetrics(lambda: status, answered=lambda: own))) == [6, 0, 7]
+    assert by_source(told(MachineMetrics(lambda: None, answered=lambda: own))) == [0, 0, 7], "it keeps them itself"
+    assert by_source(told(MachineMetrics(lambda: status, answered=dict))) == [6, 0, 0]
 
 
 def test_a_job_has_its_rows_and_tokens() -> None:

@@ -135,11 +135,12 @@ def test_histograms_count_what_was_asked(server: Server) -> None:
 def test_a_servers_requests_and_those_of_others_are_told_apart_and_none_is_counted_twice(tmp_path: Path) -> None:
     def counts(scrape: Scrape) -> dict[str, list[float]]:
         names = ("e2e_request_latency_seconds_count", "request_generation_tokens_sum", "request_success_total")
-        return {source: [scrape.total(name, source=source) for name in names] for source in ("server", "job")}
+        sources = {each.labels["source"] for each in scrape.samples if "source" in each.labels}
+        return {source: [scrape.total(name, source=source) for name in names] for source in sources}
 
     config = ModelConfig(model=EMBEDDED_MODEL, backend="fake")
     with fake_server(tmp_path / "rt") as server:
-        for body in (BODY, BODY | {"stream": True}):
+        for body in (BODY, BODY | {"stream": True, "n": 2}):
             assert server.post("/v1/completions", body).status_code == 200
         with EngineClient.open(config, runtime=tmp_path / "rt") as client:
             params = SamplingParams(max_tokens=3, ignore_eos=True)
@@ -147,11 +148,13 @@ def test_a_servers_requests_and_those_of_others_are_told_apart_and_none_is_count
                 future.result()
         seen = scraped(f"{server.url}/metrics")
         beside = told(MachineMetrics(partial(read_status, tmp_path / "rt")))
-    assert counts(seen) == counts(beside) == {"server": [2, 8, 2], "job": [5, 15, 5]}
+    assert counts(seen) == {"server": [2, 12, 3], "job": [5, 15, 5]}
+    assert counts(beside) == {"server_answers": [3, 12, 3], "job": [5, 15, 5]}
     assert seen.total("e2e_request_latency_seconds_count") == 7
     assert len({each.labels["engine"] for each in seen.samples if "engine" in each.labels}) == 1
     from_arrival, from_receipt = (
-        each.total("e2e_request_latency_seconds_sum", source="server") for each in (seen, beside)
+        each.total("request_queue_time_seconds_sum", source=source)
+        for each, source in ((seen, "server"), (beside, "server_answers"))
     )
     assert from_arrival > from_receipt > 0
 
