@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from typing import Any
 
 import msgspec
 
 from ..wire.config import ModelConfig
 from ..wire.status import EngineStats, ModelInfo
+from .counts import ModelCounts
 from .entry import Entry
 from .gpus import EngineSetup
 from .outbox import Outbox, Start, Stop
@@ -42,11 +42,7 @@ SHARE = 16
 """Requests that may pass a less urgent one on their way to an engine, before the longest waiting of these is next."""
 PART_OF_ROWS = 4
 """So many less urgent requests, as a part of those that the engine runs at once, get there though it has no room."""
-_COUNTERS = (
-    *("steps", "preemptions", "prompt_tokens", "cached_tokens", "generated_tokens", "drafted_tokens"),
-    *("accepted_tokens", "grammars_compiled", "grammar_seconds", "grammar_hits"),
-)
-"""Fields of EngineStats that only grow while an engine runs."""
+_STATS = EngineStats.__struct_fields__
 _MOST_FAMILIES = 4096
 """Families remembered; an engine's cache hardly holds the prompts of more."""
 
@@ -115,7 +111,15 @@ class EngineSlot:
 class EnginePool:
     """All engines of one model, a slot for each."""
 
-    def __init__(self, key: str, folder: str, setups: Sequence[EngineSetup], lookahead: float, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        key: str,
+        folder: str,
+        setups: Sequence[EngineSetup],
+        lookahead: float,
+        outbox: Outbox,
+        counts: ModelCounts,
+    ) -> None:
         """`lookahead`: requests an engine gets beyond what it can run at once, as a fraction of it."""
         self.folder = folder
         self._key = key
@@ -125,8 +129,7 @@ class EnginePool:
         self._cache_gib: float | None = None
         self._num_passed = 0
         """Requests that passed a less urgent one on their way to an engine, since one of these was sent."""
-        self._ended = defaultdict[str, Any](int)
-        """What engines that have ended since had counted."""
+        self._counts = counts
         self.slots = [EngineSlot(index, setup) for index, setup in enumerate(setups)]
 
     @property
@@ -192,15 +195,13 @@ class EnginePool:
 
     def keep_counts(self, slot: EngineSlot) -> None:
         """Note that the engine in a slot has ended: the model's counters keep what it had counted."""
-        for name in _COUNTERS:
-            self._ended[name] += getattr(slot.stats, name)
+        self._counts.engine_ended(slot.stats)
         slot.stats = EngineStats()
 
     def stats(self) -> EngineStats:
         """Sum over all engines; counters also over the ones that have ended."""
-        names = [part.name for part in msgspec.structs.fields(EngineStats)]
-        sums = {name: sum(getattr(slot.stats, name) for slot in self.slots) for name in names}
-        return EngineStats(**{name: value + self._ended[name] for name, value in sums.items()})
+        every = [self._counts.ended, *(slot.stats for slot in self.slots)]
+        return EngineStats(**{name: sum(getattr(each, name, 0) for each in every) for name in _STATS})
 
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
         """Assign queued requests to engines that have room: the most urgent first, each to the engine with the least

@@ -26,6 +26,7 @@ from ..wire.messages import ModelFailed, ModelReady, ModelWarnings, OpenModel
 from ..wire.request import FinishReason, Request
 from ..wire.shared_settings import unmet_settings
 from ..wire.status import ModelInfo, ModelStatus
+from .counts import ModelCounts
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State
 from .gpus import EngineSetup
 from .jobs import JobCounts
@@ -55,6 +56,7 @@ class Model:
         outbox: Outbox,
         kept: KeptResults,
         jobs: JobCounts,
+        counts: ModelCounts,
         need: MemoryNeed,
     ) -> None:
         """An engine for each of `setups`; each engine needs `need` of memory."""
@@ -62,12 +64,12 @@ class Model:
         self.config = config
         self.users: dict[int, float] = {}
         """Clients that have it open, and for how many seconds the requests of each go on if it dies."""
-        self._engines = EnginePool(config.key, folder, setups, settings.lookahead, outbox)
-        self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs)
+        self.counts = counts
+        self._engines = EnginePool(config.key, folder, setups, settings.lookahead, outbox, counts)
+        self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs, counts)
         self._settings = settings
         self._outbox = outbox
         self._waiting: dict[int, OpenModel] = {}
-        self._restarts = 0
         self._loads = 0
         self._is_crowded = False
         self._ready_since = math.inf
@@ -244,7 +246,7 @@ class Model:
             slot.state = State.FAILED
             self._give_up(slot, ModelLoadFailed(f"{self.config.model}: {reason}").info(), now)
             return
-        self._restarts += 1
+        self.counts.restarts += 1
         slot.deaths_in_row += 1
         self._requests.take_back(slot, reason, now)
         if max(slot.deaths_in_row, slot.killers_in_row) > self._settings.max_restarts:
@@ -322,7 +324,7 @@ class Model:
             state=self.state.value,
             pids=list(pids),
             clients=len(self.users),
-            restarts=self._restarts,
+            restarts=self.counts.restarts,
             outstanding=len(self._requests.entries),
             info=self._engines.info,
             stats=msgspec.structs.replace(stats, waiting=waiting),
@@ -331,7 +333,7 @@ class Model:
             loads=self._loads,
             credits_given=self._requests.credits.given,
             credits_used=self._requests.credits.in_use,
-            requests={source: counter.counts() for source, counter in self._requests.answered.items()},
+            requests=self.counts.requests(),
         )
 
     def check_integrity(self) -> None:

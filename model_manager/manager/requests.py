@@ -9,7 +9,6 @@ a suspect. Suspects run alone, so that the next death shows whether a suspect is
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 
 from ..wire.batching import progress_batches, request_batches
@@ -19,8 +18,7 @@ from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
 from ..wire.job_progress import spans
 from ..wire.messages import Cancel, Credits, Progress, Submit
 from ..wire.request import Failure, FinishReason, NewTokens, Output, Request
-from ..wire.request_counts import RequestCounter
-from ..wire.status import Source
+from .counts import ModelCounts
 from .credits import CreditAccounts
 from .engine_pool import EnginePool, EngineSlot
 from .entry import Entry
@@ -33,7 +31,14 @@ class Requests:
     """The model's unfinished requests, its finished ones that are kept for a retry, and its clients' credits."""
 
     def __init__(
-        self, key: str, engines: EnginePool, settings: ManagerConfig, outbox: Outbox, kept: KeptResults, jobs: JobCounts
+        self,
+        key: str,
+        engines: EnginePool,
+        settings: ManagerConfig,
+        outbox: Outbox,
+        kept: KeptResults,
+        jobs: JobCounts,
+        counts: ModelCounts,
     ) -> None:
         self.entries: dict[str, Entry] = {}
         self.credits = CreditAccounts()
@@ -43,8 +48,6 @@ class Requests:
         """Requests suspected of killing engines, running or not."""
         self._progressed: dict[str, Entry] = {}
         """Requests that may have tokens that a stream has not been sent yet."""
-        self.answered = defaultdict[Source, RequestCounter](RequestCounter)
-        """Counts of the answered requests, by who sent them."""
         self.last_call: float | None = None
         """Requests that arrived later are not handed over; None if all are."""
         self._key = key
@@ -53,6 +56,7 @@ class Requests:
         self._outbox = outbox
         self._kept = kept
         self._jobs = jobs
+        self._counts = counts
 
     @property
     def num_unsent(self) -> int:
@@ -214,7 +218,7 @@ class Requests:
             self._answer(client, output, now)
 
     def _count(self, entry: Entry, output: Output, now: float) -> None:
-        counter = self.answered["server_answers" if entry.request.served else "job"]
+        counter = self._counts.answered["server_answers" if entry.request.served else "job"]
         generated = output.num_generated
         queued, prefill, decode = spans(output.timings, generated)
         in_one_go = generated > 0 and not output.setbacks  # else its last engine alone measured its times

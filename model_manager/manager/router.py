@@ -16,8 +16,9 @@ from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import ConfigError, ModelDoesNotFit, ModelLost
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.server_keys import check_same_key
-from ..wire.status import JobStatus, ModelStatus
+from ..wire.status import EndedModel, JobStatus, ModelStatus
 from ..wire.transport import ProtocolError
+from .counts import EndedModels, ModelCounts
 from .engine_pool import RUNNING, State
 from .gpus import engine_setups
 from .jobs import JobCounts
@@ -64,6 +65,7 @@ class Router:
         self._jobs = JobCounts()
         self._clients: dict[int, _Client] = {}
         self._models: dict[str, Model] = {}
+        self._ended = EndedModels()
         self._memory = memory or MemoryScheduler()
         self._estimate = estimate
         self._alone_since = now + FIRST_CLIENT_WITHIN
@@ -111,16 +113,23 @@ class Router:
         self._compare()
 
     def _new_model(self, message: OpenModel) -> Model:
+        setups = engine_setups(message.config, self._gpus, self._cores)
         return Model(
             message.config,
             message.folder,
-            engine_setups(message.config, self._gpus, self._cores),
+            setups,
             settings=self._settings,
             outbox=self._outbox,
             kept=self._kept,
             jobs=self._jobs,
             need=self._estimate(message.config, message.folder),
+            counts=self._counts_of(message.config),
         )
+
+    def _counts_of(self, config: ModelConfig) -> ModelCounts:
+        """The counters of a model that was open before go on."""
+        before = self._models.get(config.key)
+        return (before.counts if before else self._ended.take(config.key)) or ModelCounts(config.model)
 
     def close_model(self, client: int, message: CloseModel, now: float) -> None:
         """A client closes a model: requests that only it waits for are cancelled."""
@@ -231,6 +240,7 @@ class Router:
                 self._memory.withdraw(model.key)
                 self._memory.release(model.key)
                 del self._models[model.key]
+                self._ended.keep(model.key, model.counts)
         self._compare()
         for key in self._memory.take_long_waits(now):
             _log.info("%s waits for %s", key, self._memory.waits_for(key))
@@ -254,6 +264,10 @@ class Router:
             )
             for model in self._models.values()
         ]
+
+    def ended(self) -> list[EndedModel]:
+        """Counters of the models that nobody uses any more."""
+        return self._ended.status()
 
     def models_of(self, client: int) -> str:
         """Names of the models that a client uses, for lists of processes."""

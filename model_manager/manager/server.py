@@ -294,6 +294,7 @@ class ManagerServer:
             models=models,
             jobs=self._router.jobs(),
             processes=[manager, *engines, *clients],
+            ended=self._router.ended(),
         )
 
     async def _see_off(self) -> None:

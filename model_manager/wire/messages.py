@@ -15,7 +15,7 @@ from .config import ManagerConfig, ModelConfig
 from .errors import ConfigError, ErrorInfo
 from .request import Adapter, Failure, Name, NewTokens, Output, Request
 from .shared_settings import UnmetSetting
-from .status import JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from .status import EndedModel, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
 PROTOCOL = 10
 _MOST_SETTINGS_BYTES = 2**16
@@ -187,6 +187,8 @@ class Status(Message, frozen=True):
     """Jobs that this manager has served."""
     processes: list[ProcessStatus]
     """Processes that take part."""
+    ended: list[EndedModel] = []
+    """Models that nobody uses any more."""
 
 
 class Refused(Message, frozen=True):

@@ -70,8 +70,16 @@ class RequestCounter:
     def __init__(self) -> None:
         self._answers = Counter[FinishReason]()
         self._counts = {name: [0] * (len(bounds) + 1) for name, bounds in BOUNDS.items()}
-        self._to_first, self._between, self._mean_between, self._latency, *others = self._counts.values()
-        self._queued, self._prefill, self._decode, self._inference, self._prompt, self._generated = others
+        self._to_first = self._counts["time_to_first_token_seconds"]
+        self._between = self._counts["inter_token_latency_seconds"]
+        self._mean_between = self._counts["request_time_per_output_token_seconds"]
+        self._latency = self._counts["e2e_request_latency_seconds"]
+        self._queued = self._counts["request_queue_time_seconds"]
+        self._prefill = self._counts["request_prefill_time_seconds"]
+        self._decode = self._counts["request_decode_time_seconds"]
+        self._inference = self._counts["request_inference_time_seconds"]
+        self._prompt = self._counts["request_prompt_tokens"]
+        self._generated = self._counts["request_generation_tokens"]
         self._totals = dict.fromkeys(BOUNDS, 0.0)
 
     def request(self, latency: float, to_first: float | None, prompt_tokens: int, generated_tokens: int) -> None:

@@ -49,17 +49,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """True if an engine that takes text reads it as one user turn, unless the client says otherwise."""
 
 
-class EngineStats(msgspec.Struct, frozen=True):
-    """A snapshot of an engine, counters since its start; of a model's engines, counters over their restarts too."""
+class EngineTotals(msgspec.Struct, frozen=True):
+    """What an engine has counted since its start; of a model's engines, over their restarts too."""
 
-    running: int = 0
-    """Requests that run at this moment, which may lie between two steps."""
-    waiting: int = 0
-    """Requests that wait."""
-    blocks_used: int = 0
-    """Blocks of KV cache in use at this moment."""
-    blocks_total: int = 0
-    """Blocks of KV cache."""
     steps: int = 0
     """Steps of the engine."""
     preemptions: int = 0
@@ -80,6 +72,19 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Seconds that the compilations took, on threads beside the engine's loop."""
     grammar_hits: int = 0
     """Requests whose constraint was compiled already, for an earlier request."""
+
+
+class EngineStats(EngineTotals, frozen=True, kw_only=True):
+    """A snapshot of an engine, beside what it has counted."""
+
+    running: int = 0
+    """Requests that run at this moment, which may lie between two steps."""
+    waiting: int = 0
+    """Requests that wait."""
+    blocks_used: int = 0
+    """Blocks of KV cache in use at this moment."""
+    blocks_total: int = 0
+    """Blocks of KV cache."""
     tokens_per_s: float = 0.0
     """Generated tokens a second over the last few seconds."""
     batch: float = 0.0
@@ -144,6 +149,21 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """Requests that were answered, by who sent them: server_answers (`millrace serve`, one for each answer of an HTTP
     request) or job (anyone else). A newer manager may know others.
     """
+
+
+class EndedModel(msgspec.Struct, frozen=True):
+    """What is left of a model that nobody uses any more: its counters. They go on if it is opened again."""
+
+    key: str
+    """As in ModelStatus."""
+    model: str
+    """Name of the model, as it was given."""
+    restarts: int
+    """Times that an engine was started again."""
+    stats: EngineTotals
+    """Sums over all its engines."""
+    requests: dict[str, RequestCounts]
+    """As in ModelStatus."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

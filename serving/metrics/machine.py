@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.request_counts import RequestCounts
-from millrace.model_manager.wire.status import JobStatus, ModelStatus
+from millrace.model_manager.wire.status import EndedModel, JobStatus, ModelStatus
 
 from .dead_letters import DeadLetters
 from .request_families import request_families
@@ -60,7 +60,7 @@ def _running(model: ModelStatus) -> float:
     return model.stats.batch or model.stats.running
 
 
-_OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
+_GAUGES_OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
     _Measure(
         GaugeMetricFamily,
         "num_requests_running",
@@ -85,6 +85,23 @@ _OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
         "Part of the KV cache in use at a step, 0 to 1, on average over the last few seconds.",
         _cache_use,
     ),
+    _Measure(
+        GaugeMetricFamily,
+        "credits",
+        "Requests that the model's clients may have outstanding, all together.",
+        lambda model: model.credits_given,
+    ),
+    _Measure(
+        GaugeMetricFamily,
+        "credits_in_use",
+        "Requests that the model's clients have outstanding; one that two clients wait for counts twice.",
+        lambda model: model.credits_used,
+    ),
+    _Measure(GaugeMetricFamily, "model_ready", "1 if the model is loaded.", lambda model: model.state == "ready"),
+    _Measure(GaugeMetricFamily, "model_clients", "Processes that use the model.", lambda model: model.clients),
+)
+
+_COUNTERS_OF_MODELS: tuple[_Measure[ModelStatus | EndedModel], ...] = (
     _Measure(
         CounterMetricFamily,
         "prompt_tokens",
@@ -123,18 +140,6 @@ _OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
         lambda model: model.stats.accepted_tokens,
     ),
     _Measure(
-        GaugeMetricFamily,
-        "credits",
-        "Requests that the model's clients may have outstanding, all together.",
-        lambda model: model.credits_given,
-    ),
-    _Measure(
-        GaugeMetricFamily,
-        "credits_in_use",
-        "Requests that the model's clients have outstanding; one that two clients wait for counts twice.",
-        lambda model: model.credits_used,
-    ),
-    _Measure(
         CounterMetricFamily,
         "grammar_compilations",
         "Constraints that were compiled, refused ones included; engines of other packages tell none.",
@@ -159,8 +164,6 @@ _OF_MODELS: tuple[_Measure[ModelStatus], ...] = (
         "Times that an engine was started again.",
         lambda model: model.restarts,
     ),
-    _Measure(GaugeMetricFamily, "model_ready", "1 if the model is loaded.", lambda model: model.state == "ready"),
-    _Measure(GaugeMetricFamily, "model_clients", "Processes that use the model.", lambda model: model.clients),
 )
 
 _OF_JOBS: tuple[_Measure[JobStatus], ...] = (
@@ -203,15 +206,19 @@ class MachineMetrics(Collector):
         """All metrics; the ones of models and jobs have no values where no manager answers."""
         seen = snapshot(self._read)
         models, jobs = (self._models(seen.status), seen.status.jobs) if seen.status else ([], [])
+        counted: list[ModelStatus | EndedModel] = [*models, *(seen.status.ended if seen.status else [])]
         yield GaugeMetricFamily(f"{PREFIX}up", "1 if this machine's manager answers.", value=seen.status is not None)
         yield _uptime(seen.status)
-        yield from (each.family(MODEL_LABELS, [((row.model, row.key), row) for row in models]) for each in _OF_MODELS)
-        yield from request_families(PREFIX, SOURCE_LABELS, self._requests(models))
+        for gauge in _GAUGES_OF_MODELS:
+            yield gauge.family(MODEL_LABELS, [((row.model, row.key), row) for row in models])
+        for counter in _COUNTERS_OF_MODELS:
+            yield counter.family(MODEL_LABELS, [((row.model, row.key), row) for row in counted])
+        yield from request_families(PREFIX, SOURCE_LABELS, self._requests(counted))
         yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
         yield from _dead_letters(self._dead_letters.look(jobs, seen.jobs) if seen.status else {})
         yield _memory(seen.memory)
 
-    def _requests(self, models: Iterable[ModelStatus]) -> Iterator[tuple[Sequence[str], RequestCounts]]:
+    def _requests(self, models: Iterable[ModelStatus | EndedModel]) -> Iterator[tuple[Sequence[str], RequestCounts]]:
         for model in models:
             for source, counts in model.requests.items():
                 if self._answered is None or source != "server_answers":

@@ -30,7 +30,7 @@ from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.request_counts import Histogram, RequestCounts
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
+from millrace.model_manager.wire.status import EndedModel, EngineStats, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
 from millrace.pipelines.cli import COMMANDS, dispatch
 from millrace.pipelines.flags.task_commands import TASKS
@@ -234,6 +234,7 @@ def status() -> Iterator[str]:
         "models[].requests.SOURCE.": RequestCounts,
         "models[].requests.SOURCE.histograms.NAME.": Histogram,
         "models[].info.": ModelInfo,
+        "ended[].": EndedModel,
         "jobs[].": JobStatus,
         "processes[].": ProcessStatus,
     }

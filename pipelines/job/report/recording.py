@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from millrace.model_manager.wire.messages import Status
-from millrace.model_manager.wire.status import EngineStats, ModelStatus
+from millrace.model_manager.wire.status import EndedModel, EngineTotals, ModelStatus
 
 from ...pages.sketches import Sample, Series
 from ..polling import Continued, ReadStatus, beside
@@ -36,7 +36,7 @@ class EngineCounts(NamedTuple):
 class EngineRecord:
     """The engines of one model."""
 
-    def __init__(self, start: ModelStatus | None) -> None:
+    def __init__(self, start: ModelStatus | EndedModel | None) -> None:
         """`start`: what they had done before the job."""
         self._counts = Continued(_counts(start.stats) if start else EngineCounts())
         self._restarts = self._restarts_before = start.restarts if start else 0
@@ -67,6 +67,8 @@ class Recorder:
         self.series = Series()
         self.engines: dict[str, EngineRecord] = {}
         """Records of engines by the models' keys."""
+        self._before: dict[str, ModelStatus | EndedModel] = {}
+        """What each model had counted at the first look."""
         self.is_shared = False
         """Another job's requests ran beside."""
         self._job = job
@@ -89,6 +91,9 @@ class Recorder:
         self._others = jobs if self._others is None else self._others
         if status is None:
             return
+        if is_first:
+            self._before |= {each.key: each for each in status.ended}
+            self._before |= {each.key: each for each in status.models}
         for job in status.jobs:
             if job.job == self._job:
                 point = Sample(time.monotonic(), job.finished + job.failed, job.generated_tokens)
@@ -100,7 +105,7 @@ class Recorder:
             self.series.add(self._counts.point(Sample(time.monotonic(), 0, 0)))  # the first requests run
         for model in ours:
             if model.key not in self.engines:
-                self.engines[model.key] = EngineRecord(model if is_first else None)
+                self.engines[model.key] = EngineRecord(self._before.get(model.key))
             self.engines[model.key].add(model)
 
 
@@ -116,5 +121,5 @@ def looking(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _counts(stats: EngineStats) -> EngineCounts:
+def _counts(stats: EngineTotals) -> EngineCounts:
     return EngineCounts(*(getattr(stats, name) for name in EngineCounts._fields))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from millrace.model_manager.manager.counts import EndedModels, ModelCounts
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.request_counts import BOUNDS, RequestCounts
-from millrace.model_manager.wire.status import EngineStats, ModelStatus
+from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, ModelStatus
 from millrace.model_manager.wire.timings import Timings
-from tests.model_manager.manager.router_world import World, request, world
+from tests.model_manager.manager.router_world import CONFIG, KEY, World, request, world
 
 BETWEEN = "inter_token_latency_seconds"
 
@@ -104,6 +105,48 @@ def test_counters_of_engines_never_fall_as_engines_die_or_are_unloaded() -> None
     made.pass_time(100)  # nobody asks: its engines are unloaded
     assert status(made).state == "idle"
     assert status(made).stats == EngineStats(generated_tokens=207, grammars_compiled=6, grammar_seconds=0.5)
+
+
+def test_counters_stay_when_a_model_ends_and_go_on_when_it_is_opened_again() -> None:
+    made = world(1)
+
+    def answer_one(name: str) -> None:
+        made.submit(1, request(name))
+        made.finish_all()
+        made.report(StepReport(stats=EngineStats(generated_tokens=100, running=2)))
+        made.die()
+        made.load(0)
+
+    def end() -> EndedModel:
+        made.leave(1, cleanly=True)
+        made.pass_time(100)
+        assert not made.router.models({})
+        (ended,) = made.router.ended()
+        return ended
+
+    answer_one("a")
+    first = end()
+    assert (first.key, first.model, first.restarts) == (KEY, CONFIG.model, 1)
+    assert first.stats == EngineTotals(generated_tokens=100)
+    assert number(first.requests["job"]) == 1
+    made.join(1)
+    made.open(1)
+    assert not made.router.ended(), "each counter is told once"
+    assert status(made).stats == EngineStats(generated_tokens=100)
+    assert (number(counts(made)), status(made).restarts) == (1, 1)
+    made.load(0)
+    answer_one("b")
+    second = end()
+    assert (second.stats.generated_tokens, number(second.requests["job"]), second.restarts) == (200, 2, 2)
+
+
+def test_of_many_models_that_ended_the_latest_are_remembered() -> None:
+    ended = EndedModels()
+    for number in range(1000):
+        ended.keep(f"{number}", ModelCounts("m"))
+    kept = [each.key for each in ended.status()]
+    assert kept == [f"{number}" for number in range(1000)][-len(kept) :]
+    assert 100 <= len(kept) < 200
 
 
 def test_a_servers_requests_and_all_others_are_counted_apart() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.manager import engine_pool
+from millrace.model_manager.manager.counts import ModelCounts
 from millrace.model_manager.manager.engine_pool import AHEAD, EnginePool, Families, State
 from millrace.model_manager.manager.entry import Entry
 from millrace.model_manager.manager.gpus import EngineSetup
@@ -23,7 +24,7 @@ from tests.model_manager.manager.router_world import INFO
 
 
 def pool(num_engines: int, max_num_seqs: int = 1024) -> EnginePool:
-    made = EnginePool("key", "/", [EngineSetup(ModelConfig())] * num_engines, 1.0, Outbox())
+    made = EnginePool("key", "/", [EngineSetup(ModelConfig())] * num_engines, 1.0, Outbox(), ModelCounts("m"))
     for slot in made.slots:
         slot.state, slot.info = State.READY, msgspec.structs.replace(INFO, max_num_seqs=max_num_seqs)
     return made

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from millrace.model_manager.manager.counts import ModelCounts
 from millrace.model_manager.manager.engine_pool import RUNNING, State
 from millrace.model_manager.manager.gpus import EngineSetup
 from millrace.model_manager.manager.jobs import JobCounts
@@ -50,7 +51,8 @@ class Life(RuleBasedStateMachine):
     @initialize(num_engines=st.integers(1, 3))
     def make(self, num_engines: int) -> None:
         setups = [EngineSetup(CONFIG)] * num_engines
-        kinds = {"settings": SETTINGS, "outbox": self.outbox, "kept": self.kept, "jobs": JobCounts()}
+        counts = {"jobs": JobCounts(), "counts": ModelCounts(CONFIG.model)}
+        kinds = {"settings": SETTINGS, "outbox": self.outbox, "kept": self.kept, **counts}
         self.model = Model(CONFIG, "/", setups, need=MemoryNeed(), **kinds)  # type: ignore[arg-type]
 
     # ── clients ──

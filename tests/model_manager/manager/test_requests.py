@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from millrace.model_manager.manager.counts import ModelCounts
 from millrace.model_manager.manager.engine_pool import EnginePool, State
 from millrace.model_manager.manager.gpus import EngineSetup
 from millrace.model_manager.manager.jobs import JobCounts
@@ -70,11 +71,12 @@ class Table(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.outbox = Outbox()
-        self.pool = EnginePool(KEY, "/", [EngineSetup(CONFIG)] * 2, 1.0, self.outbox)
+        counts = ModelCounts(CONFIG.model)
+        self.pool = EnginePool(KEY, "/", [EngineSetup(CONFIG)] * 2, 1.0, self.outbox, counts)
         for slot in self.pool.slots:
             slot.state, slot.info = State.READY, msgspec.structs.replace(INFO, max_num_seqs=1)
         self.kept = KeptResults(2000, 60)
-        self.table = Requests(KEY, self.pool, SETTINGS, self.outbox, self.kept, JobCounts())
+        self.table = Requests(KEY, self.pool, SETTINGS, self.outbox, self.kept, JobCounts(), counts)
         self.engines: list[dict[str, Running]] = [{}, {}]
         self.owed: dict[int, dict[str, deque[Submitted]]] = {}
         for client in (1, 2, 3):

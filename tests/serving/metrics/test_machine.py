@@ -10,7 +10,7 @@ import pytest
 
 from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.messages import Status
-from millrace.model_manager.wire.status import ProcessStatus
+from millrace.model_manager.wire.status import EndedModel, EngineTotals, ProcessStatus
 from millrace.serving.metrics.machine import MachineMetrics
 from tests.serving.metrics.scrapes import STATUS, Scrape, counted, told
 
@@ -61,6 +61,15 @@ def test_a_server_shows_its_own_requests_in_place_of_what_the_manager_saw_of_ser
     assert by_source(told(MachineMetrics(lambda: status, answered=lambda: own))) == [6, 0, 7]
     assert by_source(told(MachineMetrics(lambda: None, answered=lambda: own))) == [0, 0, 7], "it keeps them itself"
     assert by_source(told(MachineMetrics(lambda: status, answered=dict))) == [6, 0, 0]
+
+
+def test_a_model_that_nobody_uses_keeps_its_counters_and_has_no_other_numbers() -> None:
+    ended = EndedModel("tiny-1", "tiny", 3, EngineTotals(generated_tokens=70), {"job": counted(1, 2).counts()})
+    seen = scrape(lambda: msgspec.structs.replace(STATUS, models=[], ended=[ended]))
+    assert seen.total("generation_tokens_total", **MODEL) == 70
+    assert seen.total("engine_restarts_total", **MODEL) == 3
+    assert seen.total("request_generation_tokens_sum", source="job", **MODEL) == 3
+    assert not [each for each in seen.samples if each.name.startswith("millrace:model_") or "num_requests" in each.name]
 
 
 def test_a_job_has_its_rows_and_tokens() -> None:

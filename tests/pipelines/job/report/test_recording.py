@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from millrace.model_manager.wire.messages import Status
-from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
+from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, JobStatus, ModelStatus
 from millrace.pipelines.job.report.content import engine_facts, latencies, over_time
 from millrace.pipelines.job.report.recording import Recorder
 from millrace.pipelines.pages.facts import Facts
@@ -31,6 +31,17 @@ def test_what_an_engine_did_before_the_job_is_not_the_jobs() -> None:
     assert (told["steps"], told["preemptions"], told["restarts"]) == ("50", "1", "0")
     assert told["prompt tokens from the prefix cache"] == "50 of 200 (25 %)"
     assert told["drafted tokens that were right"] == "none drafted"
+
+
+def test_what_engines_did_before_their_model_ended_and_the_job_opened_it_again_is_not_the_jobs() -> None:
+    (model,) = status(EngineStats(steps=100), restarts=2).models
+    ended = EndedModel(model.key, model.model, 2, EngineTotals(steps=100), {})
+    recorder = recorded(
+        Status(pid=1, uptime=1.0, models=[], jobs=[], processes=[], ended=[ended]),
+        status(EngineStats(steps=110), restarts=2),
+    )
+    told = dict(engine_facts(recorder))
+    assert (told["steps"], told["restarts"]) == ("10", "0")
 
 
 def test_counts_go_on_where_an_engine_is_started_again() -> None:
