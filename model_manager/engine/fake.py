@@ -188,11 +188,12 @@ class FakeEngine:
             self._leave(sequence)
 
     def _read(self, sequence: Sequence) -> None:
-        """What is read off the prompt: made of numbers that depend on its tokens only."""
+        """What is read off the prompt: made of numbers that depend on its tokens and adapter only."""
         reading = sequence.reading
         if reading is None or reading.done:
             return
-        draw = np.random.default_rng(sequence.token_ids[: sequence.num_prompt_tokens]).random
+        adapter = [int(sequence.adapter.digest, 16)] if sequence.adapter else []
+        draw = np.random.default_rng(sequence.token_ids[: sequence.num_prompt_tokens] + adapter).random
         count = reading.stop - reading.next
         if isinstance(reading, EmbedReading):
             reading.add(draw((count, _HIDDEN_SIZE)).sum(axis=0), count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -279,11 +280,56 @@ def test_no_more_is_outstanding_than_the_engine_can_hold_and_look_ahead(
     assert all(future.result(PATIENCE) for future in futures)
 
 
-def test_who_may_not_wait_brings_the_adapter_that_was_found(machine: Machine) -> None:
-    folder = machine.folder / "adapter"
+def write_adapter(folder: Path) -> None:
     folder.mkdir()
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
+def generated(client: EngineClient, params: SamplingParams, name: str) -> object:
+    return client.submit([7, 8, 9], params, request_id=name).result(PATIENCE).token_ids
+
+
+def embedded(client: EngineClient, params: SamplingParams, name: str) -> object:
+    return client.embed([7, 8, 9], params, request_id=name).result(PATIENCE).vector
+
+
+def scored(client: EngineClient, params: SamplingParams, name: str) -> object:
+    (score,) = client.score([7, 8], [[9, 10]], params, request_id=name).result(PATIENCE)
+    assert score.prompt_logprobs is not None
+    return score.prompt_logprobs.logprobs
+
+
+@pytest.mark.parametrize(("serves", "source"), [(True, "server_answers"), (False, "job")])
+@pytest.mark.parametrize("ask", [generated, embedded, scored])
+def test_each_task_looks_up_its_adapter_and_counts_for_who_asks(
+    shipped: Machine,
+    tmp_path: Path,
+    ask: Callable[[EngineClient, SamplingParams, str], object],
+    serves: bool,
+    source: str,
+) -> None:
+    write_adapter(tmp_path / "adapter")
+    with EngineClient.open(
+        shipped.config(max_loras=1), manager=SETTINGS, job="j", serves=serves, runtime=shipped.runtime
+    ) as client:
+
+        def counted() -> dict[str, int]:
+            (model,) = (each for each in shipped.status().models if each.key == client.key)
+            return {name: sum(counts.answers.values()) for name, counts in model.requests.items()}
+
+        before = counted().get(source, 0), sum(counted().values())
+        adapted = SHORT.parse({"max_tokens": 5, "adapter": str(tmp_path / "adapter")})
+        name = f"{ask.__name__} {serves}"
+        assert ask(client, SHORT, f"{name} alone") != ask(client, adapted, f"{name} adapted")
+        with pytest.raises(InvalidRequest, match="adapter /no/adapter: no such folder"):
+            ask(client, SamplingParams(adapter="/no/adapter"), f"{name} refused")
+        assert (counted()[source], sum(counted().values())) == (before[0] + 2, before[1] + 2)
+
+
+def test_who_may_not_wait_brings_the_adapter_that_was_found(machine: Machine) -> None:
+    folder = machine.folder / "adapter"
+    write_adapter(folder)
     client = machine.open(max_loras=1)
     params = SamplingParams(max_tokens=3, adapter=str(folder))
     with pytest.raises(WouldWait):

@@ -11,7 +11,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from millrace.model_manager.client import remote
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.observing import ask
 from millrace.model_manager.client.status import read_status, stop_models
@@ -57,6 +58,7 @@ from millrace.model_manager.wire.request import Adapter, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.tcp import TcpManager, listening
 from millrace.model_manager.wire.transport import MAX_FRAME_BYTES, Connection, ConnectionLost, encode
+from tests.leased_files import leased
 from tests.model_manager.manager.hostile_way import HostileWay
 from tests.model_manager.manager.machine import HASTY, PATIENCE, SETTINGS
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
@@ -285,23 +287,60 @@ def test_the_environment_gives_both(manager: StayingManager, monkeypatch: pytest
     assert read_status() is not None
 
 
-def test_the_manager_finds_models_and_adapters_in_its_own_files(manager: StayingManager, tmp_path: Path) -> None:
+def test_the_manager_finds_models_and_adapters_in_its_own_files(
+    manager: StayingManager, tmp_path: Path, adapter: SamplingParams
+) -> None:
     folder = shutil.copytree(resolve(EMBEDDED_MODEL), tmp_path / "model")
     with opened(manager.settings(), model=str(folder), max_loras=1) as client:
         expect_whole(submit(client, 2, "folder"))
         assert client.info.folder == str(folder)
-        adapter = tmp_path / "adapter"
-        adapter.mkdir()
-        (adapter / "adapter_config.json").write_text("{}")
-        (adapter / "adapter_model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
-        adapted = client.submit(
-            prompt(0), SamplingParams(adapter=str(adapter), max_tokens=TOKENS), request_id="adapted"
-        )
-        expect_whole({0: adapted})
+        expect_whole({0: client.submit(prompt(0), adapter, request_id="adapted")})
         with pytest.raises(InvalidRequest, match=r"adapter /no/adapter: no such folder"):
             client.submit(prompt(0), SamplingParams(adapter="/no/adapter"), request_id="none")
     with pytest.raises(ModelNotFound, match="reads the tokenizer by the model's name, and finds none here"):
         opened(manager.settings(), model="/no/model")
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> SamplingParams:
+    """What names an adapter without weights."""
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    return SamplingParams(adapter=str(folder), max_tokens=TOKENS)
+
+
+def test_a_manager_that_stands_still_in_a_look_up_of_an_adapter_holds_up_no_other_request(
+    manager: StayingManager, adapter: SamplingParams
+) -> None:
+    weights = Path(adapter.adapter) / "adapter_model.safetensors"
+    with opened(manager.settings(), max_loras=1) as client, ThreadPoolExecutor(1) as beside, leased(weights) as lease:
+        looked_up = beside.submit(client.submit, prompt(0), adapter, request_id="adapted")
+        eventually(lease.is_wanted, "the look-up")
+        expect_whole(submit(client, 2, "beside"))
+        with manager.stopped():
+            others = submit(client, 2, "meanwhile")
+            assert not looked_up.done()
+            lease.end()
+        expect_whole(others)
+        expect_whole({0: looked_up.result(PATIENCE)})
+
+
+def test_a_look_up_of_an_adapter_whose_manager_is_killed_ends_with_an_error_of_that(
+    key: Path, adapter: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "REACHED_WITHIN", 0.2)
+    weights = Path(adapter.adapter) / "adapter_model.safetensors"
+    with StayingManager(key) as manager, opened(manager.settings(), max_loras=1) as client:
+        with ThreadPoolExecutor(1) as beside, leased(weights) as lease:
+            looked_up = beside.submit(client.find_adapter, adapter.adapter)
+            eventually(lease.is_wanted, "the look-up")
+            with manager.stopped():
+                manager.kill()
+            with pytest.raises(ManagerUnavailable, match=f"no manager answers at {manager.address}"):
+                looked_up.result(PATIENCE)
+        manager.start()
 
 
 def test_a_folder_that_a_client_names_is_not_taken_in_the_place_of_the_model(
