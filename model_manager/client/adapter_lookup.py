@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..store import find_adapter
-from ..store.adapters import stamp
+from ..store.adapters import find_stamped, stamp
 from ..wire.conversion import shown
 from ..wire.errors import InvalidRequest, ModelError
 from ..wire.request import LONGEST_NAME, Adapter
@@ -26,11 +25,13 @@ class Adapters:
     def __init__(
         self,
         max_loras: int,
-        find: Callable[[str], Adapter] = find_adapter,
+        find: Callable[[str], tuple[Adapter, object]] = find_stamped,
         clock: Callable[[], float] = time.monotonic,
         stamp: Callable[[Path], object] = stamp,
     ) -> None:
-        """`stamp` of an adapter's folder changes when the adapter has to be found again; it may raise OSError."""
+        """`stamp` of an adapter's folder changes when the adapter has to be found again; it may raise OSError. `find`
+        gives an adapter with its stamp from before it was looked at.
+        """
         self._max_loras = max_loras
         self._find = find
         self._stamp = stamp
@@ -71,8 +72,7 @@ class Adapters:
         if self._clock() < until:
             raise InvalidRequest(reason)
         try:
-            adapter = self._find(name)
-            self._found[name] = adapter, self._stamp(Path(adapter.folder))
+            adapter, _ = self._found[name] = self._find(name)
         except (ModelError, OSError, ValueError, RuntimeError) as error:  # the latter of pathlib, for what is no path
             reason = f"adapter {name}: {str(error).removeprefix(f'--model {name}: ')}"
             self._failed[name] = reason, self._clock() + _TRY_AGAIN_AFTER

@@ -52,13 +52,17 @@ class Remote:
 def remote_adapters(manager: TcpManager, max_loras: int) -> Adapters:
     """Adapters that the manager finds, on its own file system or where it fetches them from."""
 
-    def find(name: str) -> Adapter:
+    def period() -> int:
+        return int(time.monotonic() // _FOUND_FOR)
+
+    def find(name: str) -> tuple[Adapter, object]:
+        before = period()
         found = _asked(manager, FindAdapter(name))
         if found is None or found.adapter is None:
             raise ManagerUnavailable("no answer") if found is None or found.error is None else found.error.exception()
-        return found.adapter
+        return found.adapter, before
 
-    return Adapters(max_loras, find, stamp=lambda _: int(time.monotonic() // _FOUND_FOR))
+    return Adapters(max_loras, find, stamp=lambda _: period())
 
 
 def _asked(manager: TcpManager, question: FindAdapter) -> AdapterFound | None:

@@ -12,10 +12,16 @@ from .resolving import resolve_adapter
 
 def find_adapter(name: str) -> Adapter:
     """The adapter of that name: a folder, a hub name or gs://bucket/folder. Raises as `resolve` does."""
+    return find_stamped(name)[0]
+
+
+def find_stamped(name: str) -> tuple[Adapter, object]:
+    """The same, and its stamp from before its files were read: who writes them meanwhile changes it."""
     folder = resolve_adapter(name).absolute()
+    before = stamp(folder)
     with (folder / ADAPTER_WEIGHTS).open("rb") as weights:
         digest = _joined((folder / ADAPTER_CONFIG).read_bytes(), hashlib.file_digest(weights, "sha256").digest())
-    return Adapter(name, str(folder), digest)
+    return Adapter(name, str(folder), digest), before
 
 
 def digest_of(config: bytes, weights: bytes) -> str:

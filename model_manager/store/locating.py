@@ -15,9 +15,9 @@ from ..wire.config import ModelConfig
 from ..wire.errors import ModelCorrupt, ModelError
 from .contents import TOKENIZER_FILES, is_wanted
 from .gguf import check_files
-from .resolving import resolve, resolve_tokenizer
+from .resolving import resolve, resolve_source, resolve_tokenizer_source
 from .revisions import revision_of
-from .sources import HubRepo, LocalPath, source_of
+from .sources import HubRepo, LocalPath, ModelSource, source_of
 
 _NOT_TOKENIZERS = ("config.json", "generation_config.json")
 
@@ -30,8 +30,9 @@ def located(config: ModelConfig) -> tuple[ModelConfig, Path]:
     if not backend.fetches_files:
         return config, Path()
     check_files(config.model, backend)
-    folder = resolve(config.model, config.revision, backend=config.backend).absolute()
-    return _on_this_machine(config, folder, revision_of(config.model, folder)), folder
+    source = source_of(config.model)
+    folder = resolve_source(source, config.revision, backend=config.backend).absolute()
+    return _on_this_machine(config, source, folder), folder
 
 
 def located_tokenizer(config: ModelConfig) -> tuple[ModelConfig, Path]:
@@ -39,12 +40,13 @@ def located_tokenizer(config: ModelConfig) -> tuple[ModelConfig, Path]:
 
     A hub's name gets the commit that was found, so that the manager takes the same one. Raises as `resolve` does.
     """
+    source = source_of(config.model)
     try:
-        folder = resolve_tokenizer(config.model, config.revision).absolute()
+        folder = resolve_tokenizer_source(source, config.revision).absolute()
     except ModelError as error:
         needs = "a client of a manager at tcp:// reads the tokenizer by the model's name, and finds none here"
         raise type(error)(f"{error} ({needs})") from None
-    revision = revision_of(config.model, folder) if isinstance(source_of(config.model), HubRepo) else config.revision
+    revision = revision_of(source, folder) if isinstance(source, HubRepo) else config.revision
     return msgspec.structs.replace(config, revision=revision), folder
 
 
@@ -68,12 +70,12 @@ def check_tokenizer(config: ModelConfig, folder: Path, digest: str) -> None:
         )
 
 
-def _on_this_machine(config: ModelConfig, folder: Path, revision: str) -> ModelConfig:
+def _on_this_machine(config: ModelConfig, source: ModelSource, folder: Path) -> ModelConfig:
     """The settings as the manager takes them: folders are the same from wherever they are named, and equal revisions
     have equal contents.
     """
-    config = msgspec.structs.replace(config, revision=revision)
-    if isinstance(source := source_of(config.model), LocalPath):
+    config = msgspec.structs.replace(config, revision=revision_of(source, folder))
+    if isinstance(source, LocalPath):
         config = msgspec.structs.replace(config, model=str(folder / source.gguf))
     if config.draft_model is not None:
         config = msgspec.structs.replace(config, draft_model=_draft_folder(config.draft_model))

@@ -31,50 +31,63 @@ def resolve(model: str, revision: str | None = None, *, backend: str = "torch", 
     Raises ModelNotFound, ModelCorrupt or ModelUnsupported, plain ModelError where access is denied, and ConfigError
     for a revision of what is not on the hub. Each text is one sentence that says what to change.
     """
-    source = source_of(model)
+    return resolve_source(source_of(model), revision, backend=backend, cache_dir=cache_dir)
+
+
+def resolve_source(
+    source: ModelSource, revision: str | None = None, *, backend: str = "torch", cache_dir: Path | None = None
+) -> Path:
+    """`resolve`, of a name that was parsed."""
     if revision is not None and not isinstance(source, HubRepo):
-        raise ConfigError(f"revision={revision!r}: takes a hub name (org/name) as --model, and {model} is none")
+        raise ConfigError(f"revision={revision!r}: takes a hub name (org/name) as --model, and {source.name} is none")
     if source.gguf:
         return _holding(source, revision, cache_dir)
     wanted = (*WANTED, *BACKENDS[backend].own_files)
-    return check(_local(model, revision, wanted, cache_dir), model, backend)
+    return check(_local(source, revision, wanted, cache_dir), source.name, backend)
 
 
 def resolve_tokenizer(model: str, revision: str | None = None, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a model's tokenizer and settings, tokenizer.json included; fetches no weights."""
-    return _local(model, revision, TOKENIZER_FILES, cache_dir)
+    return resolve_tokenizer_source(source_of(model), revision, cache_dir=cache_dir)
+
+
+def resolve_tokenizer_source(
+    source: ModelSource, revision: str | None = None, *, cache_dir: Path | None = None
+) -> Path:
+    """`resolve_tokenizer`, of a name that was parsed."""
+    return _local(source, revision, TOKENIZER_FILES, cache_dir)
 
 
 def resolve_adapter(name: str, *, cache_dir: Path | None = None) -> Path:
     """The local folder of a LoRA adapter, with adapter_config.json and adapter_model.safetensors."""
-    return check_adapter(_local(name, None, ADAPTER_FILES, cache_dir), name)
+    return check_adapter(_local(source_of(name), None, ADAPTER_FILES, cache_dir), name)
 
 
-def _local(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
-    """The local folder of what a name means; fetched from the hub or a bucket if it is there."""
-    return check_sizes(_fetched(model, revision, wanted, cache_dir), model)
+def _local(source: ModelSource, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
+    """The local folder of a source; fetched from the hub or a bucket if it is there."""
+    return check_sizes(_fetched(source, revision, wanted, cache_dir), source.name)
 
 
-def _fetched(model: str, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
-    match source_of(model):
+def _fetched(source: ModelSource, revision: str | None, wanted: Sequence[str], cache_dir: Path | None) -> Path:
+    match source:
         case HubRepo():
             from .hub import fetch as from_hub  # 0.4 s to import, which only hub names have to spend
 
-            return from_hub(model, revision, wanted)
-        case Bucket() as source:
+            return from_hub(source.name, revision, wanted)
+        case Bucket():
             from .bucket import fetch as from_bucket  # 0.4 s to import, which only buckets have to spend
 
             return from_bucket(source, cache_dir or cache_folder(), wanted)
         case EmbeddedModel():
             return _EMBEDDED
         case LocalPath():
-            return _folder(model)
+            return _folder(source.name)
 
 
 def _holding(source: ModelSource, revision: str | None, cache_dir: Path | None) -> Path:
     """The local folder that holds a GGUF file with all its parts."""
     if source.is_remote:
-        folder = _local(source.folder, revision, [file_pattern(source.gguf)], cache_dir)
+        folder = _local(source.of_files(), revision, [file_pattern(source.gguf)], cache_dir)
     else:
         folder = Path(source.name).expanduser().parent.resolve()
     if not (path := folder / source.gguf).is_file():

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..wire.errors import ModelCorrupt
 from .contents import ENGINE_FILES, WANTED, is_wanted
 from .gguf import gguf_files, is_gguf, read_gguf
-from .sources import Bucket, source_of
+from .sources import Bucket, ModelSource
 from .weight_headers import Header, read_header
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -34,13 +34,13 @@ _EVEN_PIECES = 1024
 """Pieces of a file whose tensors are not told apart here."""
 
 
-def revision_of(model: str, folder: Path) -> str:
-    """The revision of the model that `resolve` found in `folder`; raises OSError where a file cannot be read."""
+def revision_of(source: ModelSource, folder: Path) -> str:
+    """The revision of the model that was found in `folder`; raises OSError where a file cannot be read."""
     if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name):
         return folder.name  # so the hub's cache names it
-    if isinstance(source_of(model), Bucket):
+    if isinstance(source, Bucket):
         return f"bucket-{folder.name}"  # snapshots.py names it by the hash of its manifest
-    return _FOLDER + _digest_of(model, folder)
+    return _FOLDER + _digest_of(source.name, folder)
 
 
 def check_revision(model: str, folder: Path, revision: str | None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from ..wire.config import EMBEDDED_MODEL
 from .gguf import is_gguf
@@ -53,6 +53,10 @@ class _Source:
     def folder(self) -> str:
         """Name of the folder that holds the files: of the GGUF file's folder, or `name` itself."""
         return self.name.rpartition("/")[0] if self.gguf else self.name
+
+    def of_files(self) -> Self:
+        """The folder that holds the files, as a source of the same kind."""
+        return type(self)(self.folder)
 
 
 class HubRepo(_Source):

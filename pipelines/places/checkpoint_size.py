@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millrace.model_manager.store import resolve
 from millrace.model_manager.store.gguf import file_pattern, gguf_bytes
 from millrace.model_manager.store.memory import file_bytes, weight_patterns
-from millrace.model_manager.store.sources import Bucket, HubRepo, source_of
+from millrace.model_manager.store.resolving import resolve_source
+from millrace.model_manager.store.sources import Bucket, HubRepo, ModelSource, source_of
 from millrace.model_manager.wire.errors import ModelError, ModelNotFound
 from millrace.transforms.files.file_systems import match
 
@@ -17,8 +17,8 @@ def weights_bytes(model: str, revision: str | None = None, backend: str = "torch
     """
     source = source_of(model)
     if source.gguf and not source.is_remote:
-        return gguf_bytes(model, resolve(model))
-    sizes = _sizes(source.folder, revision, backend)
+        return gguf_bytes(model, resolve_source(source))
+    sizes = _sizes(source.of_files(), revision, backend)
     patterns = (file_pattern(source.gguf),) if source.gguf else weight_patterns(sizes, backend)
     total = file_bytes(sizes, patterns)
     if not total:
@@ -26,15 +26,17 @@ def weights_bytes(model: str, revision: str | None = None, backend: str = "torch
     return total
 
 
-def _sizes(model: str, revision: str | None, backend: str) -> dict[str, int]:
+def _sizes(source: ModelSource, revision: str | None, backend: str) -> dict[str, int]:
     """Bytes by the names of the files."""
-    match source_of(model):
+    match source:
         case HubRepo():
-            return _on_hub(model, revision)
+            return _on_hub(source.name, revision)
         case Bucket():
-            return {str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{model.rstrip('/')}/*")}
+            return {
+                str(file.path).rsplit("/", 1)[-1]: file.size_in_bytes for file in match(f"{source.name.rstrip('/')}/*")
+            }
         case _:
-            return {path.name: path.stat().st_size for path in resolve(model, backend=backend).iterdir()}
+            return {path.name: path.stat().st_size for path in resolve_source(source, backend=backend).iterdir()}
 
 
 def _on_hub(model: str, revision: str | None) -> dict[str, int]:

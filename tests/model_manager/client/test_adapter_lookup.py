@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import hashlib
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace.model_manager.client.adapter_lookup import Adapters
-from millrace.model_manager.store import find_adapter
-from millrace.model_manager.store.adapters import digest_of
+from millrace.model_manager.store.adapters import digest_of, find_stamped
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.request import Adapter
 
@@ -17,15 +18,15 @@ EMPTY = struct.pack("<Q", 2) + b"{}"  # a safetensors file without tensors
 
 
 class Finder:
-    """find_adapter, and how often it was called, with a clock that stands."""
+    """find_stamped, and how often it was called, with a clock that stands."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.now = 0.0
 
-    def __call__(self, name: str) -> Adapter:
+    def __call__(self, name: str) -> tuple[Adapter, object]:
         self.calls += 1
-        return find_adapter(name)
+        return find_stamped(name)
 
 
 @pytest.fixture
@@ -54,14 +55,30 @@ def test_files_are_hashed_once_until_they_change(folder: Path) -> None:
     assert finder.calls == 2
 
 
+def test_a_file_that_changes_while_it_is_hashed_is_hashed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapters, changed = Adapters(1), '{"r": 8, "lora_alpha": 16}'
+
+    def hash_and_change(file: Any, algorithm: str) -> Any:
+        monkeypatch.undo()
+        digest = hashlib.file_digest(file, algorithm)
+        (folder / "adapter_config.json").write_text(changed)
+        return digest
+
+    monkeypatch.setattr("millrace.model_manager.store.adapters.hashlib.file_digest", hash_and_change)
+    adapters.of(str(folder))
+    found = adapters.of(str(folder))
+    assert found is not None
+    assert found.digest == digest_of(changed.encode(), EMPTY)
+
+
 def test_who_names_a_known_adapter_does_not_wait_for_another_that_is_fetched(folder: Path) -> None:
     is_fetching, may_go_on = threading.Event(), threading.Event()
 
-    def find(name: str) -> Adapter:
+    def find(name: str) -> tuple[Adapter, object]:
         if name == "org/slow":
             is_fetching.set()
             assert may_go_on.wait(60)
-        return find_adapter(str(folder))
+        return find_stamped(str(folder))
 
     adapters = Adapters(2, find)
     known = adapters.of(str(folder))

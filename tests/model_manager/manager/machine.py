@@ -21,6 +21,7 @@ from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.client.observing import ask
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
+from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.messages import GetStatus, Status
 from millrace.model_manager.wire.runtime import RuntimeDir
@@ -54,7 +55,7 @@ class Machine:
 
     def resolved_config(self) -> ModelConfig:
         """As clients send it."""
-        return msgspec.structs.replace(self.config(), revision=revision_of(str(self.model), self.model))
+        return msgspec.structs.replace(self.config(), revision=revision_of(source_of(str(self.model)), self.model))
 
     def open(
         self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, job: str = "job", **model: Any

@@ -11,6 +11,7 @@ import pytest
 
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
+from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelError, ModelNotFound, ModelUnsupported
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.store import resolving_process
@@ -35,7 +36,7 @@ def test_a_gguf_file_of_a_bucket_arrives_without_its_neighbours(cloud: CloudStor
     address = f"{cloud.upload(source, 'models/small')}/q4_0.gguf"
     folder = resolve(address)
     assert contents(folder) == {wanted.name: wanted.read_bytes()}
-    assert revision_of(address, folder).startswith("bucket-")
+    assert revision_of(source_of(address), folder).startswith("bucket-")
 
 
 def test_a_folder_in_openvinos_format_arrives_whole(cloud: CloudStorage, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.gguf import read_gguf
 from millrace.model_manager.store.revisions import check_revision, revision_of
+from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.errors import ConfigError, ModelCorrupt, ModelNotFound
 from tests.model_manager.backends.gguf_files import write_gguf
 
@@ -85,13 +86,13 @@ def test_a_header_that_lies_is_corrupt_at_once(tmp_path: Path, tensors: int, fie
 
 
 def test_a_revision_is_of_the_file_alone(model: Path) -> None:
-    first = revision_of(str(model), model.parent)
+    first = revision_of(source_of(str(model)), model.parent)
     write_gguf(model.with_name("other.gguf"))
-    assert revision_of(str(model), model.parent) == first
+    assert revision_of(source_of(str(model)), model.parent) == first
     check_revision(str(model), model.parent, first)
     data = bytearray(model.read_bytes())
     data[read_gguf(model).offsets[7]] ^= 1
     model.write_bytes(data)
-    assert revision_of(str(model), model.parent) != first
+    assert revision_of(source_of(str(model)), model.parent) != first
     with pytest.raises(ModelCorrupt, match="the files changed"):
         check_revision(str(model), model.parent, first)

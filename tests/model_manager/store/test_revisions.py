@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.store.revisions import check_revision, revision_of
+from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.errors import ModelCorrupt
 from tests.model_manager.store.checkpoints import header_length, write_checkpoint, write_openvino
 from tests.model_manager.store.model_hub import COMMIT
 
 
 def revision(folder: Path) -> str:
-    return revision_of(str(folder), folder)
+    return revision_of(source_of(str(folder)), folder)
 
 
 def write_at(path: Path, place: int, data: bytes) -> None:
@@ -63,12 +64,12 @@ def test_a_damaged_folder_has_a_revision_too(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_hubs_cache_is_known_by_its_commit(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "snapshots" / COMMIT)
-    assert revision_of("org/small", folder) == COMMIT
+    assert revision_of(source_of("org/small"), folder) == COMMIT
 
 
 def test_what_came_from_a_bucket_is_known_by_what_was_listed_there(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "0123456789abcdef")
-    assert revision_of("gs://bucket/small", folder) == "bucket-0123456789abcdef"
+    assert revision_of(source_of("gs://bucket/small"), folder) == "bucket-0123456789abcdef"
 
 
 def test_a_folder_that_was_written_since_is_told(tmp_path: Path) -> None:
