@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -16,6 +16,7 @@ import msgspec
 
 from ..wire.config import ModelConfig
 from ..wire.status import EngineStats, ModelInfo
+from ..wire.tally import Tally
 from .counts import ModelCounts
 from .entry import Entry
 from .gpus import EngineSetup
@@ -58,7 +59,7 @@ class EngineSlot:
     stats: EngineStats = field(default_factory=EngineStats)
     entries: dict[str, Entry] = field(default_factory=dict)
     """Requests that were sent to the engine and are not finished, by id."""
-    priorities: Counter[int] = field(default_factory=Counter)
+    priorities: Tally[int] = field(default_factory=Tally)
     """How many of them have each priority."""
     work: int = 0
     """Most tokens that the engine may compute for them, prompts and outputs."""
@@ -90,7 +91,7 @@ class EngineSlot:
 
     def clear(self) -> None:
         """Note that the engine has no requests any more."""
-        self.entries, self.priorities, self.work = {}, Counter(), 0
+        self.entries, self.priorities, self.work = {}, Tally(), 0
 
     @property
     def least_urgent(self) -> float:
@@ -99,12 +100,12 @@ class EngineSlot:
         """
         if self.deaths_in_row:
             return -math.inf
-        return max((priority for priority, count in self.priorities.items() if count), default=-math.inf)
+        return max(self.priorities, default=-math.inf)
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the account is wrong (tests)."""
         assert self.work == sum(entry.work for entry in self.entries.values())
-        assert +self.priorities == Counter(entry.request.params.priority for entry in self.entries.values())
+        assert self.priorities == Tally(entry.request.params.priority for entry in self.entries.values())
         assert not self.entries or self.state is State.READY, "an engine that is not ready has requests"
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -22,6 +21,7 @@ from ...grammars.grammar import Grammar
 from ...grammars.guide import Ends, GrammarSlow, Guide
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, RequestError
+from ...wire.tally import Tally
 from ..scheduling.sequence import QueueRank, Replayed, Sequence
 from ..scheduling.sequence_heap import SequenceHeap
 
@@ -49,7 +49,7 @@ class Preparation:
         self._replaying: ThreadPoolExecutor | None = None
         self._compiling: dict[bytes, Future[Grammar]] = {}
         self._waiting: dict[str, Sequence] = {}
-        self._priorities: Counter[int] = Counter()  # of those that wait for their compilation
+        self._priorities = Tally[int]()  # of those that wait for their compilation
         self._closing: set[str] = set()
         self._out_of_line = ""
         """The last one whose compilation was started before its turn in line."""
@@ -87,8 +87,6 @@ class Preparation:
             self._closing.remove(sequence.request_id)
         elif known:
             self._priorities[sequence.rank[0]] -= 1
-            if not self._priorities[sequence.rank[0]]:
-                del self._priorities[sequence.rank[0]]
         future = self._begun.pop(sequence.request_id, None)
         if future is not None and future not in self._begun.values():
             future.cancel()  # has no effect once it runs

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
+from ...wire.tally import Tally
 from .sequence import QueueRank, Sequence
 from .sequence_heap import SequenceHeap
 
@@ -27,7 +27,7 @@ class WaitingQueue:
         self._look_ahead = look_ahead
         self._sequences: dict[str, Sequence] = {}
         self._beyond = SequenceHeap()
-        self._priorities: Counter[int] = Counter()
+        self._priorities = Tally[int]()
         self._returned: dict[str, Sequence] = {}
         """Sequences that have run before, by id."""
 
@@ -73,8 +73,6 @@ class WaitingQueue:
 
     def _take(self, sequence: Sequence) -> None:
         self._priorities[sequence.rank[0]] -= 1
-        if not self._priorities[sequence.rank[0]]:
-            del self._priorities[sequence.rank[0]]
         place = self._place(sequence)
         if place < len(self.window) and self.window[place] is sequence:
             del self.window[place]
@@ -123,7 +121,7 @@ class WaitingQueue:
         first = self.values()[: self._look_ahead]
         assert first == self.window
         assert len({sequence.rank for sequence in self._sequences.values()}) == len(self)
-        assert self._priorities == Counter(sequence.rank[0] for sequence in self._sequences.values())
+        assert self._priorities == Tally(sequence.rank[0] for sequence in self._sequences.values())
         beyond = sorted(sequence.request_id for sequence in self._beyond.sequences())
         assert beyond == sorted(self._sequences.keys() - {sequence.request_id for sequence in first})
 
