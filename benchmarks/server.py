@@ -80,12 +80,12 @@ SIDES: dict[str, Command] = {
 
 
 @contextmanager
-def serving(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The server's process; it ends, with all that it started, at the end of the block."""
-    with tempfile.TemporaryDirectory(prefix="millrace-") as runtime:
+def serving(command: list[str], runtime: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """The server's process; it ends, with all that it started, at the end of the block. `runtime`: its folder."""
+    with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
         ours = vllm_server.environment() | {
             "PYTHONPATH": str(Path(__file__).parents[1]),
-            "MILLRACE_RUNTIME_DIR": f"{runtime}/run",
+            "MILLRACE_RUNTIME_DIR": str(runtime or f"{folder}/run"),
         }
         process = subprocess.Popen(command, env=os.environ | ours, start_new_session=True)
         try:

@@ -1,7 +1,7 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
 each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
-(benchmarks.server), a simulated fleet (benchmarks.simulation), greedy answers that differ (benchmarks.agreement), and
-jobs that grow (benchmarks.growth).
+(benchmarks.server) and clients that hang up there (benchmarks.hang_ups), a simulated fleet (benchmarks.simulation),
+greedy answers that differ (benchmarks.agreement), and jobs that grow (benchmarks.growth).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return _starts(figures["starts"])
     if "sizes" in figures:
         return _sizes(figures["sizes"])
+    if "hang_ups" in figures:
+        return _hang_ups(figures)
     if "clients" in figures:
         return _servers(figures)
     if "sides" in figures:
@@ -127,6 +129,17 @@ def _servers(figures: dict[str, Any]) -> list[list[str]]:
             f"{side['server_cpu_ms_a_request']:.2f}",
         ]
         for name, side in figures["sides"].items()
+    ]
+    return [head, ["---"] * len(head), *rows]
+
+
+def _hang_ups(figures: dict[str, Any]) -> list[list[str]]:
+    """How long requests outlive their clients, beside a crowd of streams."""
+    head = [f"{figures['hang_ups']} hang-ups beside {figures['crowd']} streams, ms", "p50", "p95", "max"]
+    rows = [
+        [f"{side}, {'in a stream' if kind == 'stream' else 'before the whole answer'}", *map(str, waits.values())]
+        for side, kinds in figures["milliseconds"].items()
+        for kind, waits in kinds.items()
     ]
     return [head, ["---"] * len(head), *rows]
 
