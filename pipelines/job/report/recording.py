@@ -68,7 +68,9 @@ class Recorder:
         self.engines: dict[str, EngineRecord] = {}
         """Records of engines by the models' keys."""
         self._before: dict[str, ModelStatus | EndedModel] = {}
-        """What each model had counted at the first look."""
+        """What each model had counted before the job: a running one at the first look, an ended one whenever it is seen
+        before the job opens it again.
+        """
         self.is_shared = False
         """Another job's requests ran beside."""
         self._job = job
@@ -91,8 +93,8 @@ class Recorder:
         self._others = jobs if self._others is None else self._others
         if status is None:
             return
+        self._before |= {each.key: each for each in status.ended if each.key not in self.engines}
         if is_first:
-            self._before |= {each.key: each for each in status.ended}
             self._before |= {each.key: each for each in status.models}
         for job in status.jobs:
             if job.job == self._job:

@@ -33,10 +33,14 @@ def test_what_an_engine_did_before_the_job_is_not_the_jobs() -> None:
     assert told["drafted tokens that were right"] == "none drafted"
 
 
-def test_what_engines_did_before_their_model_ended_and_the_job_opened_it_again_is_not_the_jobs() -> None:
+@pytest.mark.parametrize("before", [[], [None]], ids=["asked at once", "no answer at first"])
+def test_what_engines_did_before_their_model_ended_and_the_job_opened_it_again_is_not_the_jobs(
+    before: list[None],
+) -> None:
     (model,) = status(EngineStats(steps=100), restarts=2).models
     ended = EndedModel(model.key, model.model, 2, EngineTotals(steps=100), {})
     recorder = recorded(
+        *before,
         Status(pid=1, uptime=1.0, models=[], jobs=[], processes=[], ended=[ended]),
         status(EngineStats(steps=110), restarts=2),
     )
