@@ -35,7 +35,9 @@ def beside(run: Callable[[threading.Event], None], name: str) -> Iterator[None]:
 
 
 class Continued:
-    """A row of counters that only grow; one that is lower than before comes from a new process."""
+    """A row of counters that only grow; one that is lower than before comes from a new process. Whoever knows of a new
+    process says so, as its counters may be higher by the next look.
+    """
 
     def __init__(self, start: tuple[int, ...] = ()) -> None:
         """`start`: counts that are not ours, from before."""
@@ -45,10 +47,15 @@ class Continued:
     def add(self, counts: tuple[int, ...]) -> tuple[int, ...]:
         """The latest counts; returns what all processes have counted together since the start."""
         if any(now < before for now, before in zip(counts, self._counted, strict=False)):
-            self._sum = [total + before for total, before in zip(self._sum, self._counted, strict=True)]
+            self.begin_again()
         self._counted = counts
         self._sum = self._sum or [0] * len(counts)
         return tuple(total + count for total, count in zip(self._sum, counts, strict=True))
+
+    def begin_again(self) -> None:
+        """The next counts come from a new process, which began at 0."""
+        self._sum = [total + before for total, before in zip(self._sum, self._counted, strict=True)]
+        self._counted = (0,) * len(self._counted)
 
     def point(self, sample: Sample) -> Sample:
         """The same for a point in time."""

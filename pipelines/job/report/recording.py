@@ -39,8 +39,10 @@ class EngineRecord:
     def __init__(self, start: ModelStatus | EndedModel | None) -> None:
         """`start`: what they had done before the job."""
         self._counts = Continued(_counts(start.stats) if start else EngineCounts())
-        self._restarts = self._restarts_before = start.restarts if start else 0
+        self._restarts = Continued((start.restarts if start else 0,))
         self.counts = EngineCounts()
+        self.restarts = 0
+        """Times that an engine was started again."""
         self.most_blocks = (0, 0)
         """Most blocks of KV cache in use, of how many."""
         self.most_memory = 0.0
@@ -49,14 +51,14 @@ class EngineRecord:
     def add(self, status: ModelStatus) -> None:
         """What the manager says of it now."""
         self.counts = EngineCounts(*self._counts.add(_counts(status.stats)))
-        self._restarts = max(self._restarts, status.restarts)
+        (self.restarts,) = self._restarts.add((status.restarts,))
         self.most_blocks = max(self.most_blocks, (status.stats.blocks_used, status.stats.blocks_total))
         self.most_memory = max(self.most_memory, status.stats.rss_mb)
 
-    @property
-    def restarts(self) -> int:
-        """Times that an engine was started again."""
-        return self._restarts - self._restarts_before
+    def begin_again(self) -> None:
+        """A new manager counts from now on."""
+        self._counts.begin_again()
+        self._restarts.begin_again()
 
 
 class Recorder:
@@ -78,6 +80,7 @@ class Recorder:
         self._read = read
         self._counts = Continued()
         self._others: dict[str, int] | None = None
+        self._last: Status | None = None
         self._lock = threading.Lock()
 
     def read(self) -> Status | None:
@@ -89,6 +92,7 @@ class Recorder:
 
     def _note(self, status: Status | None) -> None:
         is_first = self._others is None
+        self._compare(status)
         jobs = {each.job: each.finished + each.failed for each in status.jobs} if status else {}
         self._others = jobs if self._others is None else self._others
         if status is None:
@@ -109,6 +113,19 @@ class Recorder:
             if model.key not in self.engines:
                 self.engines[model.key] = EngineRecord(self._before.get(model.key))
             self.engines[model.key].add(model)
+
+    def _compare(self, status: Status | None) -> None:
+        """Whether the manager has taken another's place. A manager in a container may have the pid of the one before
+        it, but not its uptime.
+        """
+        if status is None:
+            return
+        if self._last is not None and (status.pid != self._last.pid or status.uptime < self._last.uptime):
+            self._before, self._others = {}, {}
+            self._counts.begin_again()
+            for engine in self.engines.values():
+                engine.begin_again()
+        self._last = status
 
 
 @contextlib.contextmanager

@@ -59,6 +59,36 @@ def test_counts_go_on_where_an_engine_is_started_again() -> None:
     assert told["drafted tokens that were right"] == "6 of 10 (60 %)"
 
 
+@pytest.mark.parametrize("sign", [{"pid": 2}, {"uptime": 0.5}], ids=["another pid", "the same pid in a container"])
+def test_counts_and_restarts_go_on_where_another_manager_takes_over(sign: dict[str, float]) -> None:
+    """Whether its counts are lower or higher at the first look than the last manager's were."""
+    job = JobStatus("j", finished=5, generated_tokens=50)
+    other = JobStatus("other", finished=3)
+    for steps, restarts in ((3, 1), (30, 4)):
+        found = status(EngineStats(steps=steps), JobStatus("j", finished=6, generated_tokens=60), restarts=restarts)
+        recorder = recorded(
+            status(EngineStats(steps=5), job, other, restarts=1),
+            status(EngineStats(steps=20), job, other, restarts=3),
+            msgspec.structs.replace(found, **sign),
+        )
+        told = dict(engine_facts(recorder))
+        assert (told["steps"], told["restarts"]) == (f"{15 + steps}", f"{2 + restarts}")
+        assert [(point.done, point.tokens) for point in recorder.series.points()][-1] == (11, 110)
+        assert not recorder.is_shared
+
+
+def test_what_a_manager_told_before_it_was_replaced_is_not_taken_from_the_next_ones_counts() -> None:
+    (model,) = status(EngineStats(steps=100)).models
+    ended = EndedModel(model.key, model.model, 2, EngineTotals(steps=100), {})
+    recorder = recorded(
+        Status(pid=1, uptime=9.0, models=[], jobs=[JobStatus("other", finished=9)], processes=[], ended=[ended]),
+        status(EngineStats(steps=7), JobStatus("other", finished=2), restarts=1),
+    )
+    told = dict(engine_facts(recorder))
+    assert (told["steps"], told["restarts"]) == ("7", "1")
+    assert recorder.is_shared
+
+
 def test_another_models_engine_is_left_out_and_another_jobs_requests_are_told() -> None:
     recorder = recorded(
         status(EngineStats(steps=5), JobStatus("other", finished=3)),
