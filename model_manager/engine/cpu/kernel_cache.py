@@ -33,7 +33,7 @@ _SIGNATURE = types.void(types.int64)
 _SUM = ".sha256"
 _LOCK = "lock"
 LOCKED_WITHIN = 120.0
-"""Seconds from its first wait on, in which a process waits for others. They compile for seconds, on an idle machine."""
+"""Seconds that a process waits for others before a kernel. They compile for seconds, on an idle machine."""
 _POLL = 0.05
 
 
@@ -44,7 +44,7 @@ def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # Numba would write beside the sources, without a word
         with (folder / _LOCK).open("ab") as lock:  # the kernel frees it if this process dies
-            if _is_locked(lock):
+            if _take_lock(lock):
                 return _kept(function, folder)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
         why = getattr(error, "strerror", None) or error
@@ -60,23 +60,28 @@ def prepare() -> None:
     cpu_target.target_context.refresh()
 
 
-def _is_locked(lock: IO[bytes]) -> bool:
-    """Whether the lock is ours, at the latest when this process has waited long enough."""
+def _take_lock(lock: IO[bytes]) -> bool:
+    """Take the lock until its file is closed. False if others have kept it for LOCKED_WITHIN, now or before an earlier
+    kernel.
+    """
+    deadline = time.monotonic() + LOCKED_WITHIN
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > _no_wait_after(lock.name):
+            if lock.name in _given_up() or time.monotonic() > deadline:
+                _given_up().add(lock.name)
                 return False
             time.sleep(_POLL)
         else:
+            _given_up().discard(lock.name)
             return True
 
 
 @functools.cache
-def _no_wait_after(_lock: str) -> float:
-    """When the process's first wait for the lock ends, and with it all later ones."""
-    return time.monotonic() + LOCKED_WITHIN
+def _given_up() -> set[str]:
+    """Locks that other processes have kept for LOCKED_WITHIN: further kernels take them if they are free."""
+    return set()
 
 
 def _kept(function: Callable[[int], None], folder: Path) -> Any:
@@ -160,7 +165,9 @@ def _is_whole(file: Path) -> bool:
 
 
 def _remove_damaged(folder: Path) -> None:
-    """Remove what has no checksum, as whoever wrote it was killed or an older version wrote it, or another."""
+    """Remove each file that does not match its checksum, and each that has none: a process that was killed as it wrote,
+    or an older version, leaves such files.
+    """
     for file in _files(folder):
         if not _is_whole(file):
             if file.with_name(file.name + _SUM).is_file():

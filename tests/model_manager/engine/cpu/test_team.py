@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
 import numpy as np
 import pytest
@@ -156,6 +156,50 @@ def test_processes_that_start_at_once_compile_each_kernel_once_and_take_none_for
     assert sum(int(compiled) for compiled, _ in told) == len(ALL)
     for code in cache.rglob("*.nb[ci]"):
         assert code.with_name(code.name + ".sha256").read_text() == hashlib.sha256(code.read_bytes()).hexdigest()
+
+
+class Holder:
+    """Another process that keeps the lock, and the clock: it frees the lock when it has kept it for `seconds`."""
+
+    def __init__(self, lock: IO[str]) -> None:
+        self.now = 0.0
+        self.sleeps = 0
+        self._lock = lock
+        self._until = 0.0
+
+    def keep(self, seconds: float) -> None:
+        """Take the lock."""
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._until = self.now + seconds
+
+    def monotonic(self) -> float:
+        """See time."""
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        """See time; ten seconds pass."""
+        self.now += 10
+        self.sleeps += 1
+        if self.now >= self._until:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def test_each_kernel_waits_for_others_as_long_as_the_first_unless_one_has_waited_in_vain(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Kernel(_count, [Path(__file__)])
+    (lock,) = cache.rglob("lock")
+    sleeps = []
+    with lock.open() as held:
+        holder = Holder(held)
+        monkeypatch.setattr(kernel_cache, "time", holder)
+        for seconds in (80, 80, 80, 1000, 1000):
+            holder.keep(seconds)
+            before = holder.sleeps
+            Kernel(_count, [Path(__file__)])
+            sleeps.append(holder.sleeps - before)
+            assert ("another process has kept its lock" in caplog.text) == (seconds == 1000)
+    assert sleeps == [8, 8, 8, 13, 0]
 
 
 def test_a_kernel_is_compiled_anew_where_another_process_keeps_the_lock_for_ever(
