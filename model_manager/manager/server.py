@@ -94,6 +94,8 @@ class ManagerServer:
         self._settings = settings
         self._stays = tls is not None
         self._starter = starter
+        self._is_forsaken = False
+        """Nobody was there at the last look. A client may have connected, and be accepted by the next one."""
         self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
@@ -118,10 +120,10 @@ class ManagerServer:
             self._over.result()
 
     def _is_done(self) -> bool:
-        return self._is_forsaken or self._router.is_done(time.monotonic())
+        was_forsaken, self._is_forsaken = self._is_forsaken, self._has_nobody()
+        return (was_forsaken and self._is_forsaken) or self._router.is_done(time.monotonic())
 
-    @property
-    def _is_forsaken(self) -> bool:
+    def _has_nobody(self) -> bool:
         """Whether its starter, now not its parent any more, has ended before it or another client connected."""
         has_ended = self._starter is not None and self._starter != os.getppid()
         return has_ended and not self._router.was_needed and not self._acceptor.handlers

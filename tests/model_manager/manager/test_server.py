@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.manager.server import ManagerServer
 from millrace.model_manager.wire.messages import (
     PROTOCOL,
     CloseModel,
@@ -106,9 +110,14 @@ def test_a_connection_that_ends_in_the_middle_of_a_message_harms_nobody(busy: Ma
     expect_unharmed(busy)
 
 
-def test_another_protocol_is_refused_with_what_to_do(busy: Machine) -> None:
+_NAMED_SERVERS_OTHERWISE = 10
+"""The protocol in which the requests of servers were counted as `server`."""
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOL + 1, _NAMED_SERVERS_OTHERWISE])
+def test_another_protocol_is_refused_with_what_to_do(busy: Machine, protocol: int) -> None:
     connection: Connection[ManagerToClient] = Connection(connect(busy), ManagerToClient)
-    connection.send(Hello(protocol=PROTOCOL + 1, pid=1))
+    connection.send(Hello(protocol=protocol, pid=1))
     refused = connection.receive()
     assert isinstance(refused, Refused)
     assert "MILLRACE_RUNTIME_DIR" in refused.error.message
@@ -222,3 +231,24 @@ except OSError:
     busy.runtime.chmod(0o1700)  # as millrace made it: it removes no other
     assert done.returncode == 0
     expect_unharmed(busy)
+
+
+def test_a_client_that_has_connected_is_served_although_the_starter_has_ended_before_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    runtime = RuntimeDir(tmp_path)
+    ended = os.getpid()  # this process is no child of its own
+
+    async def serve(listening: socket.socket) -> None:
+        await asyncio.wait_for(ManagerServer(SETTINGS, starter=ended).run(listening), PATIENCE)
+
+    with runtime.listen() as listening:
+        sock = runtime.connect()
+        assert sock is not None
+        connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
+        connection.send(Hello(protocol=PROTOCOL, pid=1))
+        with ThreadPoolExecutor(1) as beside:
+            served = beside.submit(asyncio.run, serve(listening))
+            assert isinstance(connection.receive(), Welcome)
+            connection.close()
+            served.result(PATIENCE)
