@@ -320,7 +320,7 @@ class Model:
         waiting = stats.waiting + self._requests.num_unsent
         return ModelStatus(
             key=self.key,
-            model=self.config.model,
+            model=self.config.name,
             state=self.state.value,
             pids=list(pids),
             clients=len(self.users),

@@ -129,7 +129,7 @@ class Router:
     def _counts_of(self, config: ModelConfig) -> ModelCounts:
         """The counters of a model that was open before go on."""
         before = self._models.get(config.key)
-        return (before.counts if before else self._ended.take(config.key)) or ModelCounts(config.model)
+        return (before.counts if before else self._ended.take(config.key)) or ModelCounts(config.name)
 
     def close_model(self, client: int, message: CloseModel, now: float) -> None:
         """A client closes a model: requests that only it waits for are cancelled."""

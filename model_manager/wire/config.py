@@ -183,19 +183,23 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(self, backend_options=options)
 
     @property
+    def name(self) -> str:
+        """The model as users are told of it: the same with and without a slash at the end of a folder."""
+        return self.model.rstrip("/")
+
+    @property
     def key(self) -> str:
         """The same engines serve all of one key: the model and the settings that change what it answers.
 
         SHARED_SETTINGS are not in it: who comes later shares what the first one started, and is told where that differs
         from what they asked for.
         """
-        model = self.model.rstrip("/")  # a folder's, or a bucket's, with or without it
         formats = (self.dtype, self.quantization, self.kv_cache_dtype)
         ranks = self.max_lora_rank if self.max_loras else 0  # adapters change which code computes
         engine = (self.backend, sorted(self.backend_options.items()), self.backend_python)
-        identity = (model, self.revision, *formats, self.device, self.max_model_len, ranks, *engine)
+        identity = (self.name, self.revision, *formats, self.device, self.max_model_len, ranks, *engine)
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
-        return f"{model.rsplit('/', 1)[-1]}-{digest}"
+        return f"{self.name.rsplit('/', 1)[-1]}-{digest}"
 
 
 class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -79,7 +79,7 @@ def _stop(flags: argparse.Namespace) -> int:
         return 0
     keys: list[str | None] = [None]
     if flags.model is not None:
-        keys = [model.key for model in status.models if flags.model in _names(model)]
+        keys = [model.key for model in status.models if flags.model.rstrip("/") in _names(model)]
         if not keys:
             loaded = ", ".join(map(_name, status.models)) or "none"
             raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")

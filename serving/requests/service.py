@@ -82,7 +82,7 @@ class Service:
         self.settings = settings
         self.served = served
         self.engine = engine
-        requests = RequestCollector(lambda: (engine.client.info.name, engine.client.key))
+        requests = RequestCollector(lambda: (engine.client.info.name.rstrip("/"), engine.client.key))
         self._recent = RecentRequests()
         self.observers = Observers([*observers, requests, self._recent])
         self.watching = Watching(self._figures)

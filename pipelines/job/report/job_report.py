@@ -100,7 +100,7 @@ class JobReport:
             self.recorder.read()
 
     def _is_model(self, name: str) -> bool:
-        return self._options.updates is not None or name == self._options.model.model
+        return self._options.updates is not None or name == self._options.model.name
 
     def finished(self, outcome: Outcome) -> Outcome:
         """Write the report; the outcome then names it.

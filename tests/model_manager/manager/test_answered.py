@@ -5,12 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from millrace.model_manager.manager.counts import EndedModels, ModelCounts
+from millrace.model_manager.manager.router import Router
 from millrace.model_manager.wire.engine_messages import StepReport
+from millrace.model_manager.wire.errors import ModelDoesNotFit
+from millrace.model_manager.wire.messages import CloseModel, OpenModel
 from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.request_counts import BOUNDS, RequestCounts
 from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, ModelStatus
 from millrace.model_manager.wire.timings import Timings
-from tests.model_manager.manager.router_world import CONFIG, KEY, World, request, world
+from tests.model_manager.manager.router_world import CONFIG, KEY, SETTINGS, World, request, world
 
 BETWEEN = "inter_token_latency_seconds"
 
@@ -138,6 +141,21 @@ def test_counters_stay_when_a_model_ends_and_go_on_when_it_is_opened_again() -> 
     answer_one("b")
     second = end()
     assert (second.stats.generated_tokens, number(second.requests["job"]), second.restarts) == (200, 2, 2)
+
+
+def test_a_models_name_stays_when_it_is_opened_again_with_a_slash_at_its_end() -> None:
+    router, names = Router(SETTINGS, 0.0, cores=6), []
+    for client, slash in enumerate(("/", "", "/")):
+        config = msgspec.structs.replace(CONFIG, model=f"gs://bucket/folder{slash}")
+        router.connect(client, observer=False)
+        router.open_model(client, OpenModel(config, "/"), 0.0)
+        names += [model.model for model in router.models({})]
+        router.model(config.key).cannot_load(0, ModelDoesNotFit("no").info(), 0.0)
+        router.close_model(client, CloseModel(config.key), 0.0)
+        router.disconnect(client, 0.0)
+        router.tick(1000.0)
+        names += [model.model for model in router.ended()]
+    assert names == ["gs://bucket/folder"] * 6
 
 
 def test_of_many_models_that_ended_the_latest_are_remembered() -> None:
