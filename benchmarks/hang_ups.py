@@ -2,10 +2,11 @@
 
     python -m benchmarks.hang_ups --results benchmarks/results/hang-ups.json
 
-`--clients` others hold a stream each, and ask again when it ends. One more client asks, hangs up in the middle of its
-answer, and the manager is asked until it says that the engine has ended the request. Half of the `--count` hang-ups
-are in a stream, half in an answer as a whole. One beside which another stream began or ended counts as none. Sides:
-`fake` computes nothing, 20 ms a step; `tiny` is the embedded model. The last line is JSON.
+The crowd is `--clients` clients. Each holds a stream, and asks again when it ends. One more client asks and hangs up in
+the middle of its answer. The time runs until the manager says that the engine has ended the request. Half of the
+hang-ups are in a stream, half before a whole answer. A hang-up does not count if a stream of the crowd began meanwhile,
+or if its own request ended before: `ended` is the number of requests that ended too soon, streams of the crowd that
+broke included. Sides: `fake` computes nothing, 20 ms a step; `tiny` is the embedded model. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,10 @@ _END = b"[DONE]"
 _SETTLED = (0.1, 0.15)
 """Seconds that a request runs, at least and at most, before its client hangs up: at any time of a step."""
 _POLL = 0.001
+_WITHIN = 60.0
+"""Seconds for each wait: a server that takes longer is stuck."""
+_MOST_VOID = 10
+"""Hang-ups that do not count, for each that does, before the benchmark gives up."""
 
 
 class Crowd:
@@ -47,7 +53,11 @@ class Crowd:
     def __init__(self, port: int, clients: int) -> None:
         self.began = 0
         """How many streams have begun."""
+        self.broken = 0
+        """How many streams ended without their last event."""
         self._port = port
+        self._tails: dict[socket.socket, bytes] = {}
+        """The last bytes of each stream: its end may come in two pieces."""
         self._open = selectors.DefaultSelector()
         self._is_over = threading.Event()
         for _ in range(clients):
@@ -58,29 +68,45 @@ class Crowd:
     def close(self) -> None:
         """Hang up, all of them."""
         self._is_over.set()
-        self._thread.join()
+        self._thread.join(2 * _WITHIN)
         for key in list(self._open.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
 
     def _ask(self, sock: socket.socket) -> None:
         self.began += 1
         sock.sendall(request(stream=True, number=self.began))
+        self._tails[sock] = b""
         self._open.register(sock, selectors.EVENT_READ)
 
     def _run(self) -> None:
         while not self._is_over.is_set():
             for key, _ in self._open.select(0.1):
                 sock: Any = key.fileobj
-                data = sock.recv(2**16)
-                if not data or _END in data:
-                    self._open.unregister(sock)
-                    sock.close()
-                    self._ask(connected(self._port))
+                if (data := received(sock)) and not self._ends(sock, data):
+                    continue
+                self.broken += not data
+                self._open.unregister(sock)
+                del self._tails[sock]
+                sock.close()
+                self._ask(connected(self._port))
+
+    def _ends(self, sock: socket.socket, data: bytes) -> bool:
+        seen = self._tails[sock] + data
+        self._tails[sock] = seen[1 - len(_END) :]
+        return _END in seen
+
+
+def received(sock: socket.socket) -> bytes:
+    """The next bytes; none if the connection has ended or is broken."""
+    try:
+        return sock.recv(2**16)
+    except ConnectionError:
+        return b""
 
 
 def connected(port: int) -> socket.socket:
     """A connection to the server."""
-    return socket.create_connection(("127.0.0.1", port), 60)
+    return socket.create_connection(("127.0.0.1", port), _WITHIN)
 
 
 def request(*, stream: bool, number: int) -> bytes:
@@ -93,22 +119,45 @@ def request(*, stream: bool, number: int) -> bytes:
 
 def hung_up(port: int, runtime: Path, crowd: Crowd, clients: int, number: int, *, stream: bool) -> float | None:
     """Seconds from the hang-up of one more client to the end of its request; None if a stream of the crowd began
-    meanwhile.
+    meanwhile. Raises EndedTooSoon if the request had ended before the hang-up.
     """
-    while _outstanding(runtime) != clients:
-        time.sleep(_POLL)
+    _wait_until(lambda: _outstanding(runtime) == clients, f"{clients} outstanding requests")
     began = crowd.began
     with connected(port) as sock:
         sock.sendall(request(stream=stream, number=-number))
-        while _outstanding(runtime) != clients + 1:
-            time.sleep(_POLL)
-        if stream:
-            sock.recv(2**16)
+        _wait_until(lambda: _outstanding(runtime) == clients + 1 or crowd.began != began, "the request")
+        if stream and not received(sock):
+            raise EndedTooSoon
         time.sleep(random.Random(number).uniform(*_SETTLED))
+        if crowd.began == began and (_outstanding(runtime) <= clients or _has_ended(sock)):
+            raise EndedTooSoon
     since = time.perf_counter()
-    while _outstanding(runtime) > clients:
-        time.sleep(_POLL)
+    _wait_until(lambda: _outstanding(runtime) <= clients, "the end of the request")
     return time.perf_counter() - since if crowd.began == began else None
+
+
+class EndedTooSoon(Exception):
+    """A request ended before its client hung up."""
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Whether the other side has sent the end of the answer, or has closed the connection."""
+    sock.setblocking(False)
+    seen = b""
+    try:
+        while data := received(sock):
+            seen += data
+    except BlockingIOError:
+        return _END in seen
+    return True
+
+
+def _wait_until(holds: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _WITHIN
+    while not holds():
+        if time.monotonic() > until:
+            raise SystemExit(f"no sign of {what} within {_WITHIN:g} s")
+        time.sleep(_POLL)
 
 
 def _outstanding(runtime: Path) -> int:
@@ -131,26 +180,38 @@ def _served(side: str) -> Iterator[tuple[int, Path]]:
         yield port, runtime
 
 
-def measured(side: str, clients: int, count: int) -> dict[str, Any]:
-    """Percentiles of the hang-ups of each kind, in milliseconds."""
+def measured(side: str, clients: int, count: int) -> tuple[dict[str, Any], int]:
+    """Percentiles of the hang-ups of each kind, in milliseconds, and how many requests ended too soon."""
     with _served(side) as (port, runtime):
-        crowd = Crowd(port, clients)
+        crowd, ended = Crowd(port, clients), 0
         try:
-            return {
-                kind: _percentiles(list(_hang_ups(port, runtime, crowd, clients, count // 2, stream=kind == "stream")))
-                for kind in ("stream", "whole")
-            }
+            found = {}
+            for kind in ("stream", "whole"):
+                seconds, too_soon = hang_ups(
+                    partial(hung_up, port, runtime, crowd, clients, stream=kind == "stream"), count // 2
+                )
+                found[kind], ended = _percentiles(seconds), ended + too_soon
+            return found, ended + crowd.broken
         finally:
             crowd.close()
 
 
-def _hang_ups(port: int, runtime: Path, crowd: Crowd, clients: int, count: int, *, stream: bool) -> Iterator[float]:
-    number = 0
-    while count:
-        number += 1
-        if (seconds := hung_up(port, runtime, crowd, clients, number, stream=stream)) is not None:
-            count -= 1
-            yield seconds
+def hang_ups(hang_up: Callable[[int], float | None], count: int) -> tuple[list[float], int]:
+    """Seconds of `count` hang-ups that count, and how many requests ended too soon. Raises SystemExit if hardly any
+    hang-up counts.
+    """
+    seconds: list[float] = []
+    ended = 0
+    for number in range(1, 1 + count * (1 + _MOST_VOID)):
+        try:
+            found = hang_up(number)
+        except EndedTooSoon:
+            ended += 1
+        else:
+            seconds += [found] if found is not None else []
+        if len(seconds) == count:
+            return seconds, ended
+    raise SystemExit(f"{len(seconds)} of {number} hang-ups count; {ended} requests ended before their hang-up")
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
@@ -162,19 +223,20 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 def main() -> None:
     """Measure each side; the last line is JSON."""
     arguments = _arguments()
-    found = {}
+    found, ended = {}, {}
     for side in arguments.sides:
-        found[side] = measured(side, arguments.clients, arguments.count)
-        print(f"{side}: {found[side]}", flush=True)
-    conclude({"crowd": arguments.clients, "hang_ups": arguments.count, "milliseconds": found}, arguments.results)
+        found[side], ended[side] = measured(side, arguments.clients, arguments.count)
+        print(f"{side}: {found[side]}, {ended[side]} requests ended too soon", flush=True)
+    figures = {"crowd": arguments.clients, "hang_ups": arguments.count, "milliseconds": found, "ended": ended}
+    conclude(figures, arguments.results)
 
 
 def _arguments() -> argparse.Namespace:
     parser = command_line("hang_ups", __doc__)
-    parser.add_argument("--sides", default="fake,tiny", help=f"of {', '.join(SIDES)}")
-    parser.add_argument("--clients", type=int, default=40, help="that hold a stream each")
-    parser.add_argument("--count", type=int, default=50, help="hang-ups of each side")
-    parser.add_argument("--results", type=Path, default=None, help="file to keep the last line in")
+    parser.add_argument("--sides", default="fake,tiny", help=f"Sides to measure, of {', '.join(SIDES)}.")
+    parser.add_argument("--clients", type=int, default=40, help="Clients in the crowd, a stream each.")
+    parser.add_argument("--count", type=int, default=50, help="Hang-ups that count, for each side: half of each kind.")
+    parser.add_argument("--results", type=Path, default=None, help="File that keeps the last line.")
     arguments = parser.parse_args()
     arguments.sides = arguments.sides.split(",")
     if unknown := set(arguments.sides) - set(SIDES):
