@@ -47,7 +47,7 @@ def submit_joined(
     clock: Callable[[], float] = time.monotonic,
 ) -> Future[Result]:
     """A future of `combine` of all the requests' answers, in order. `send` may wait and raise, as for one request. The
-    latency of each answer is counted from this call on, so it has what the request waited for those before it.
+    latency of each answer begins with this call: it includes the time in which earlier requests were sent.
 
     If one fails, the others are cancelled and the future fails as that one did. Cancelling the future cancels all.
     """

@@ -23,13 +23,15 @@ class ModelCounts:
         self.restarts = 0
         self.answered = defaultdict[Source, RequestCounter](RequestCounter)
         """Counts of the answered requests, by who sent them."""
-        self.ended = EngineTotals()
-        """What engines that have ended had counted."""
+        self.of_ended_engines = EngineTotals()
+        """What engines that have ended had counted, summed."""
 
     def engine_ended(self, stats: EngineStats) -> None:
         """An engine has ended, which had counted this."""
         names = EngineTotals.__struct_fields__
-        self.ended = EngineTotals(*(getattr(self.ended, name) + getattr(stats, name) for name in names))
+        self.of_ended_engines = EngineTotals(
+            *(getattr(self.of_ended_engines, name) + getattr(stats, name) for name in names)
+        )
 
     def requests(self) -> dict[str, RequestCounts]:
         """The answered requests as the status has them."""
@@ -57,6 +59,6 @@ class EndedModels:
     def status(self) -> list[EndedModel]:
         """All counters."""
         return [
-            EndedModel(key, counts.model, counts.restarts, counts.ended, counts.requests())
+            EndedModel(key, counts.model, counts.restarts, counts.of_ended_engines, counts.requests())
             for key, counts in self._counts.items()
         ]

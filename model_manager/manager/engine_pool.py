@@ -201,7 +201,7 @@ class EnginePool:
 
     def stats(self) -> EngineStats:
         """Sum over all engines; counters also over the ones that have ended."""
-        every = [self._counts.ended, *(slot.stats for slot in self.slots)]
+        every = [self._counts.of_ended_engines, *(slot.stats for slot in self.slots)]
         return EngineStats(**{name: sum(getattr(each, name, 0) for each in every) for name in _STATS})
 
     def assign(self, unsent: dict[str, Entry], suspects: dict[str, Entry]) -> Iterator[tuple[EngineSlot, list[Entry]]]:
