@@ -15,7 +15,7 @@ from millrace.model_manager.wire.messages import Status
 from millrace.transforms.elements.beam_metrics import failures_in, tallied
 from millrace.transforms.reading.count import BUDGET, RowCount, count_rows
 from millrace.transforms.streams.readers import when_reading
-from millrace.transforms.writing.resume import count_completed
+from millrace.transforms.writing.completed_rows import count_completed
 
 from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import files_of, input_format_of

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import os
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
-import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from apache_beam.io.filesystems import FileSystems
-
-from millrace.model_manager.wire.errors import ConfigError
-from millrace.model_manager.wire.request import FinishReason
 
 from ..elements.completions import Prompt
 from ..elements.repeated_ids import AnsweredIds
-from ..files.file_systems import create, rename
-from ..files.formats import OutputFormat
-from ..files.lines import read_lines
-from ..files.object_reads import open_file
-from .csv_rows import read_csv
+from ..runners import running, runs_here
+from .answered_rows import NOT_KNOWN, AnsweredRows, hash_of, in_order, kept
+from .completed_rows import completed_entries
 from .output_files import OutputFiles, output_and_format
-from .output_rows import write_rows
-from .shards import FULL_BYTES
-
-_MAX_LINE = 1 << 30
-_DIGEST = 16
-_HASH = 8
-_ENTRY = _DIGEST + _HASH
-_NEAR = 8
-"""Entries in a bucket, about."""
-
-
-class _Row(msgspec.Struct):
-    id: str
-    prompt_hash: str | None = None
-    """None or empty in rows of RunInference, and of versions that did not write it."""
-    finish_reason: str = FinishReason.STOP
-    """Rows of a user's type have none, and are there only where they are complete."""
-
-    @property
-    def completed(self) -> bool:
-        """True if the prompt has its result."""
-        return self.finish_reason != FinishReason.ERROR
+from .salvage import salvage
 
 
 class SkipCompleted(beam.PTransform):
@@ -59,8 +24,9 @@ class SkipCompleted(beam.PTransform):
     that shares the id of a completion and says something else is not skipped; it is counted for the job's summary.
 
     When applied, it first makes files of the complete rows that an interrupted run left. If that run had --overwrite,
-    the files that it was to replace do not count, and are removed when this run is done. Every worker holds the ids and
-    contents as hashes, 24 bytes a row.
+    the files that it was to replace do not count, and are removed when this run is done. Ids and contents are compared
+    as hashes, 24 bytes a row. On Beam's local runner they are read when applied, and workers share a temporary file of
+    them; elsewhere workers read them, and every worker holds all.
     """
 
     def __init__(
@@ -82,179 +48,68 @@ class SkipCompleted(beam.PTransform):
         self._ids_alone = ids_alone
 
     def expand(self, prompts: Any) -> Any:
-        salvage(self._files, self._format, self._schema)
-        done = (
-            prompts.pipeline
+        if _runs_here(prompts.pipeline):
+            skip = beam.ParDo(_Skip(self._ids_alone, kept(self._entries())))
+        else:
+            salvage(self._files, self._format, self._schema)
+            skip = beam.ParDo(_SkipElsewhere(self._ids_alone), beam.pvalue.AsSingleton(self._read(prompts.pipeline)))
+        return prompts | "Skip" >> skip.with_output_types(Prompt)
+
+    def _entries(self) -> Iterator[bytearray]:
+        finished = completed_entries(self._files.current("completions"))
+        yield salvage(self._files, self._format, self._schema, finished)
+        yield finished
+
+    def _read(self, pipeline: beam.Pipeline) -> Any:
+        """The entries, read by the workers and sent to all."""
+        return (
+            pipeline
             | "Earlier files" >> beam.Create(self._files.current("completions"))
             | "Spread" >> beam.Reshuffle()
-            | "Their ids" >> beam.Map(lambda path: b"".join(map(_entry, completed_rows(path))))
+            | "Their ids" >> beam.Map(lambda path: bytes(completed_entries([path])))
             | "All ids" >> beam.CombineGlobally(_joined)
         )
-        skip = beam.ParDo(_Skip(self._ids_alone), beam.pvalue.AsSingleton(done))
-        return prompts | "Skip" >> skip.with_output_types(Prompt)
+
+
+def _runs_here(pipeline: beam.Pipeline) -> bool:
+    """Whether this process waits while workers of this machine run the pipeline."""
+    runner = running(pipeline.runner)
+    return runner.is_local and runs_here(pipeline.options, runner)
 
 
 class _Skip(beam.DoFn):
-    def __init__(self, ids_alone: bool) -> None:
+    def __init__(self, ids_alone: bool, path: str = "") -> None:
+        """`path`: of the table."""
         self._ids_alone = ids_alone
+        self._path = path
         self._other = AnsweredIds()
-        self._raw: bytes | None = None
 
-    def process(self, prompt: Prompt, done: bytes) -> Iterator[Prompt]:
-        if done is not self._raw:
-            self._raw, self._answered = done, Answered(done)
+    def setup(self) -> None:
+        self._answered = AnsweredRows.opened(self._path)
+
+    def process(self, prompt: Prompt) -> Sequence[Prompt]:
         hashes = self._answered.hashes(prompt.id)
         if not hashes:
-            yield prompt
-        elif not (self._ids_alone or hashes & {0, _number(prompt.prompt_hash)}):
-            self._other.count(prompt.id)
-            yield prompt
+            return [prompt]
+        if self._ids_alone or NOT_KNOWN in hashes or hash_of(prompt.prompt_hash) in hashes:
+            return ()
+        self._other.count(prompt.id)
+        return [prompt]
 
 
-class Answered:
-    """Completed rows: 16 bytes of hash for each id, 8 for what it says."""
+class _SkipElsewhere(_Skip):
+    """The table comes as a side input, in any order."""
 
-    def __init__(self, entries: bytes) -> None:
-        """`entries`: all rows' entries, one after the other."""
-        rows = np.frombuffer(entries, dtype="<u8").reshape(-1, _ENTRY // 8)
-        rows = rows[np.argsort(rows[:, 0])]
-        bits = max(1, (len(rows) // _NEAR).bit_length())
-        self._shift = 64 - bits
-        firsts = np.arange(2**bits, dtype=np.uint64) << np.uint64(self._shift)
-        begins = np.append(np.searchsorted(rows[:, 0], firsts), len(rows)) * _ENTRY
-        self._begins = memoryview(begins.astype(np.int64).tobytes()).cast("q")
-        """Where in `_entries` those begin whose hash begins with these bits."""
-        self._entries = rows.tobytes()
+    def setup(self) -> None:
+        self._raw: bytes | None = None
 
-    def hashes(self, identity: str) -> set[int]:
-        """The prompt hashes of the completions of an id; 0 is one that is not known."""
-        digest = _digest(identity)
-        bucket = int.from_bytes(digest[:8], "little") >> self._shift
-        near = self._entries[self._begins[bucket] : self._begins[bucket + 1]]
-        found, at = set(), near.find(digest)
-        while at >= 0:
-            if at % _ENTRY == 0:
-                found.add(int.from_bytes(near[at + _DIGEST : at + _ENTRY], "little"))
-            at = near.find(digest, at + 1)
-        return found
+    def process(self, prompt: Prompt, done: bytes) -> Sequence[Prompt]:  # type: ignore[override]
+        if done is not self._raw:
+            self._raw, entries = done, bytearray(done)
+            in_order(entries)
+            self._answered = AnsweredRows(entries)
+        return super().process(prompt)
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
     return b"".join(parts)
-
-
-def _digest(identity: str) -> bytes:
-    return hashlib.blake2b(identity.encode(), digest_size=_DIGEST).digest()
-
-
-def _entry(row: _Row) -> bytes:
-    return _digest(row.id) + _number(row.prompt_hash).to_bytes(_HASH, "little")
-
-
-def _number(prompt_hash: str | None) -> int:
-    return int(prompt_hash, 16) if prompt_hash else 0
-
-
-def completed_ids(path: str) -> Iterator[str]:
-    """The ids of the completions that a finished shard holds; raises ConfigError for a file that is not whole."""
-    return (row.id for row in completed_rows(path))
-
-
-def completed_rows(path: str) -> Iterator[_Row]:
-    """The completions that a finished shard holds; raises ConfigError for a file that is not whole."""
-    try:
-        with open_file(path) as stream:
-            yield from (row for row in _rows(path, stream) if row.completed)
-    except (msgspec.MsgspecError, UnicodeError, csv.Error, EOFError, pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's, and not what Arrow finds in a file
-            raise
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path}: cut off or damaged, so --resume does not know what it holds ({reason}): put back a copy that is "
-            "whole, or remove the file, and its prompts are asked again"
-        ) from None
-
-
-def _rows(path: str, stream: BinaryIO) -> Iterator[_Row]:
-    if path.endswith(".parquet"):
-        file = pq.ParquetFile(stream, page_checksum_verification=True)
-        names = [name for name in _Row.__struct_fields__ if name in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=names):
-            yield from (msgspec.convert(row, _Row) for row in batch.to_pylist())
-    elif path.endswith(".csv"):
-        _check_last_row(stream)
-        yield from (msgspec.convert(row, _Row) for row in read_csv(stream))
-    else:
-        yield from (msgspec.json.decode(line, type=_Row) for line in stream)
-
-
-def _check_last_row(stream: BinaryIO) -> None:
-    """A row of CSV that was cut off may read as one that is whole."""
-    if stream.seek(0, os.SEEK_END):
-        stream.seek(-1, os.SEEK_END)
-        if stream.read(1) != b"\n":
-            raise EOFError("the last row does not end in a newline")
-    stream.seek(0)
-
-
-def count_completed(output: str) -> int:
-    """How many completions an output holds, without an interrupted run's."""
-    return sum(1 for path in OutputFiles(output).current("completions") for _ in completed_ids(path))
-
-
-def salvage(files: OutputFiles, output_format: OutputFormat, schema: pa.Schema | None = None) -> int:
-    """Make files of the complete rows of an interrupted run, each once; returns how many there were."""
-    left = files.interrupted("completions")
-    if left:
-        known = {_entry(row) for path in files.current("completions") for row in completed_rows(path)}
-        label = files.next_label() if files.existing("completions") else ""
-        name = partial(files.shard, "completions", [label, "salvaged"], extension=output_format)
-        count = _write_salvaged(files, _new_rows(left, known), name, schema)
-    files.clear(keep_mark=True)
-    return count if left else 0
-
-
-def _new_rows(left: list[str], known: set[bytes]) -> Iterator[bytes]:
-    for path in left:
-        with open_file(path) as stream:
-            for line in read_lines(stream, limit=_MAX_LINE):
-                row = _complete_row(line.data)
-                if row is not None and row.completed and (entry := _entry(row)) not in known:
-                    known.add(entry)
-                    yield line.data + b"\n"
-
-
-def _complete_row(line: bytes) -> _Row | None:
-    """None for the row that was being written."""
-    try:
-        return msgspec.json.decode(line, type=_Row)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
-def _write_salvaged(
-    files: OutputFiles, rows: Iterator[bytes], name: Callable[[int, int], str], schema: pa.Schema | None
-) -> int:
-    """`name`: the path of a file, by its number and how many there are."""
-    built, count = [], 0
-    for part in _parts(rows):
-        built.append(FileSystems.join(files.temporary, f"building-{uuid.uuid4().hex}"))
-        with create(built[-1]) as stream:
-            count += write_rows(part, stream, name(0, 1), schema)
-    for number, path in enumerate(built):
-        rename(path, name(number, len(built)))
-    return count
-
-
-def _parts(rows: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
-    """The rows of one file after the other; each is to be read before the next."""
-    for first in rows:
-        yield _part(first, rows)
-
-
-def _part(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    size = len(first)
-    while size < FULL_BYTES and (row := next(others, None)) is not None:
-        size += len(row)
-        yield row

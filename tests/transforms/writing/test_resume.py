@@ -5,15 +5,15 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import ConfigError, EngineLost
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.files.formats import OutputFormat
 from millrace.transforms.generate import Generate
+from millrace.transforms.writing.completed_rows import completed_ids
 from millrace.transforms.writing.output_files import OutputFiles
-from millrace.transforms.writing.resume import Answered, SkipCompleted, _entry, _Row, completed_ids, salvage
+from millrace.transforms.writing.resume import SkipCompleted
+from millrace.transforms.writing.salvage import salvage
 from millrace.transforms.writing.write_completions import WriteCompletions
 from tests.transforms.clients import PickyClient
 from tests.transforms.running import check, pipeline
@@ -69,10 +69,10 @@ def test_complete_rows_of_an_interrupted_run_are_kept(tmp_path: Path, output_for
 def test_many_complete_rows_become_files_of_bounded_size(
     tmp_path: Path, output_format: OutputFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.transforms.writing.resume.FULL_BYTES", 3 * len(line("r10")))
+    monkeypatch.setattr("millrace.transforms.writing.salvage.FULL_BYTES", 3 * len(line("r10")))
     leave(tmp_path, "run1", "".join(line(f"r{number}") for number in range(10, 18)))
     leave(tmp_path, "run2", "".join(line(f"r{number}") for number in range(16, 20)))
-    assert salvage(OutputFiles(str(tmp_path / "out")), output_format) == 10
+    salvage(OutputFiles(str(tmp_path / "out")), output_format)
     files = OutputFiles(str(tmp_path / "out")).existing("completions")
     assert [Path(file).name for file in sorted(files)] == [
         f"out-salvaged-{number:05d}-of-00004.{output_format}" for number in range(4)
@@ -83,9 +83,11 @@ def test_many_complete_rows_become_files_of_bounded_size(
 def test_rows_that_were_kept_already_are_not_kept_again(tmp_path: Path) -> None:
     (tmp_path / "out-00000-of-00001.jsonl").write_text(line("a"))
     leave(tmp_path, "run", line("a") + line("b"))
-    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == 1
+    salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
     assert list(completed_ids(str(tmp_path / "out-resume1-salvaged-00000-of-00001.jsonl"))) == ["b"]
-    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == 0
+    leave(tmp_path, "another", line("a") + line("b"))
+    salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
+    assert written(str(tmp_path / "out")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
@@ -148,23 +150,6 @@ def test_files_that_an_interrupted_overwriting_run_had_finished_are_kept(tmp_pat
     assert files.superseded() == {str(tmp_path / "out-00001-of-00002.jsonl")}
 
 
-def answered(*rows: tuple[str, str | None]) -> Answered:
-    return Answered(b"".join(_entry(_Row(id=identity, prompt_hash=prompt)) for identity, prompt in rows))
-
-
-@given(st.sets(st.text(st.characters(codec="utf-8"))), st.sets(st.text(st.characters(codec="utf-8"))))
-def test_answered_rows_are_known_by_their_ids(inside: set[str], other: set[str]) -> None:
-    rows = answered(*((identity, "0f") for identity in inside))
-    assert all(rows.hashes(identity) == {15} for identity in inside)
-    assert not any(rows.hashes(identity) for identity in other - inside)
-
-
-def test_thousands_of_answered_rows_are_told_apart() -> None:
-    rows = answered(*((f"row:{number}", f"{number:x}") for number in range(1, 20_000)))
-    assert all(rows.hashes(f"row:{number}") == {number} for number in range(1, 20_000))
-    assert not any(rows.hashes(f"other:{number}") for number in range(20_000))
-
-
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
 def test_a_row_with_the_id_of_an_answered_one_and_another_prompt_is_answered(
     tmp_path: Path, output_format: str
@@ -191,14 +176,37 @@ def test_a_row_with_the_id_of_an_answered_one_and_another_prompt_is_answered(
 def test_an_interrupted_run_keeps_all_rows_of_an_id(tmp_path: Path) -> None:
     rows = [json.loads(line("a")) | {"prompt_hash": each} for each in ("01", "02", "02")]
     leave(tmp_path, "run", "".join(json.dumps(row) + "\n" for row in rows))
-    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == 2
+    salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
+    assert written(str(tmp_path / "out")) == ["a", "a"]
 
 
-def test_skipping_is_part_of_a_graph(tmp_path: Path) -> None:
+def test_a_row_that_comes_again_after_many_others_is_kept_once(tmp_path: Path) -> None:
+    leave(tmp_path, "run1", "".join(line(f"r{number}") for number in range(1500)) + line("r3"))
+    leave(tmp_path, "run2", "".join(line(f"r{number}") for number in range(1400, 2500)))
+    (tmp_path / "out-00000-of-00001.jsonl").write_text("".join(line(f"r{number}") for number in range(0, 2500, 2)))
+    salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
+    assert written(str(tmp_path / "out")) == sorted(f"r{number}" for number in range(2500))
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
+def test_finished_and_interrupted_rows_are_skipped_on_any_runner(
+    tmp_path: Path, output_format: OutputFormat, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.transforms.writing.resume._runs_here", lambda _: not elsewhere)
+    leave(tmp_path, "first", line("a") + line("same"))
+    salvage(OutputFiles(str(tmp_path / "out")), output_format)
+    leave(tmp_path, "second", line("b") + line("same") + line("e", "error") + line("cut")[:20])
+    assert todo(tmp_path, "a", "b", "same", "e", "cut", output_format=output_format) == ["cut", "e"]
+    assert written(str(tmp_path / "out")) == ["a", "b", "same"]
+
+
+def test_skipping_is_part_of_a_graph(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pipeline() as p:
         left = p | beam.Create([Prompt(id="a", text="a")]) | SkipCompleted(str(tmp_path / "out"))
         assert left.element_type == Prompt
         check(left, lambda rows: len(rows) == 1)
+    assert "Process method" not in caplog.text, "Beam has nothing to warn of"
 
 
 @pytest.mark.parametrize("output_format", ["jsonl", "csv", "parquet"])

@@ -20,8 +20,8 @@ from millrace.transforms.typed.describe import record_of
 from millrace.transforms.typed.key_paths import renamed_keys
 from millrace.transforms.typed.values import decoded, value_of
 from millrace.transforms.writing.arrow_schema import extracted_schema
+from millrace.transforms.writing.completed_rows import completed_ids
 from millrace.transforms.writing.output_rows import json_line, write_parquet
-from millrace.transforms.writing.resume import completed_ids
 from tests.transforms.constrained_client import ConstrainedClient
 from tests.transforms.running import pipeline
 from tests.transforms.typed.invoices import TYPES, Invoice

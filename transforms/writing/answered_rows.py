@@ -1,0 +1,112 @@
+"""Which rows are answered: a sorted table of hashes, 24 bytes a row, in one buffer. Reads no output.
+
+An entry has 16 bytes of hash for the row's id, and 8 for what the row says.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+_DIGEST = 16
+_HASH = 8
+ENTRY = _DIGEST + _HASH
+NOT_KNOWN = bytes(_HASH)
+"""The hash of what a row says, in outputs that do not have it."""
+_ENTRIES = np.dtype(f"S{ENTRY}")
+"""Compares as bytes do. What it takes for padding, zeros at the end, is equal in entries that are equal."""
+_NEAR = 8
+"""Entries in a bucket, about."""
+
+
+def entry(identity: str, prompt_hash: str | None) -> bytes:
+    """The entry of a row. `prompt_hash`: 16 hex digits, as a Completion has it; None or empty if it is not known."""
+    return _digest(identity) + hash_of(prompt_hash)
+
+
+def hash_of(prompt_hash: str | None) -> bytes:
+    """What an entry has of a prompt_hash."""
+    return bytes.fromhex(prompt_hash.zfill(2 * _HASH))[:_HASH] if prompt_hash else NOT_KNOWN
+
+
+def _digest(identity: str) -> bytes:
+    return hashlib.blake2b(identity.encode(), digest_size=_DIGEST).digest()
+
+
+def in_order(entries: bytearray | mmap.mmap) -> npt.NDArray[np.bytes_]:
+    """Sort the entries where they are. The buffer cannot grow while the array is held."""
+    table = as_entries(entries)
+    table.sort()
+    return table
+
+
+def as_entries(buffer: bytes | bytearray | mmap.mmap) -> npt.NDArray[np.bytes_]:
+    """The entries of a buffer, without a copy."""
+    return np.frombuffer(buffer, dtype=_ENTRIES)
+
+
+class AnsweredRows:
+    """A sorted table, and where to look in it."""
+
+    def __init__(self, entries: bytes | bytearray | mmap.mmap) -> None:
+        """`entries`: sorted, as `in_order` leaves them."""
+        self._entries = entries
+        table = as_entries(entries)
+        bits = max(1, (len(table) // _NEAR).bit_length())
+        self._shift = 64 - bits
+        firsts = (np.arange(2**bits, dtype=np.uint64) << np.uint64(self._shift)).astype(">u8").view("S8")
+        begins = np.append(np.searchsorted(table, firsts.astype(_ENTRIES)), len(table)) * ENTRY
+        self._begins = memoryview(begins.astype(np.int64).tobytes()).cast("q")
+        """Where in `_entries` those begin whose hash begins with these bits."""
+
+    @classmethod
+    def opened(cls, path: str) -> Self:
+        """The table of a file that `kept` made. Processes that open it share its memory."""
+        with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return cls(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+
+    def hashes(self, identity: str) -> list[bytes]:
+        """The hashes of what the answered rows of an id say."""
+        digest = _digest(identity)
+        bucket = int.from_bytes(digest[:8], "big") >> self._shift
+        at, end = self._begins[bucket], self._begins[bucket + 1]
+        found = []
+        while (at := self._entries.find(digest, at, end)) >= 0:
+            if at % ENTRY:
+                at += 1
+            else:
+                found.append(bytes(self._entries[at + _DIGEST : at + ENTRY]))
+                at += ENTRY
+        return found
+
+
+def kept(parts: Iterable[bytearray]) -> str:
+    """A file of the entries for the processes of this machine, until this one ends; its path. Sorted in the file, so
+    that no part is in memory with the next.
+    """
+    descriptor, path = tempfile.mkstemp(prefix="millrace-answered-")
+    atexit.register(_remove, path)
+    with os.fdopen(descriptor, "w+b") as file:
+        for part in parts:
+            file.write(part)
+        if size := file.tell():
+            file.flush()
+            with mmap.mmap(file.fileno(), size) as table:
+                in_order(table)
+    return path
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
