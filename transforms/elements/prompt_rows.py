@@ -39,6 +39,7 @@ SAMPLING_NAMES = frozenset(SamplingParams.__struct_fields__)
 NESTED_PARAMS = "sampling_params"
 CONSTRAINTS = ("constraint", "response_format", NESTED_PARAMS)
 """What has a constraint in it, as an object or as a text that is JSON."""
+_FLAT = frozenset({str, int, float, bool, type(None)})
 
 
 class RowShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +150,8 @@ def check_depth(value: Any) -> None:
 
 def too_deep(value: Any) -> bool:
     """Whether objects and lists are nested deeper than 100."""
+    if isinstance(value, dict) and _FLAT.issuperset(map(type, value.values())):  # as most rows are
+        return False
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         nested = [each for each in level if isinstance(each, dict | list)]
@@ -213,10 +216,10 @@ def _content(name: str, value: Any, shape: RowShape) -> dict[str, Any]:
 
 def take_params(rest: dict[str, Any]) -> dict[str, Any]:
     """Take the sampling parameters out of the row, and check them. Raises InvalidRequest."""
-    own = {name: rest.pop(name) for name in SAMPLING_NAMES.intersection(rest)}
     nested = rest.pop(NESTED_PARAMS, None)
-    if not own and nested is None:
+    if nested is None and SAMPLING_NAMES.isdisjoint(rest):
         return {}
+    own = {name: rest.pop(name) for name in SAMPLING_NAMES.intersection(rest)}
     if isinstance(nested, str):
         nested = from_text(NESTED_PARAMS, nested)
     if nested is not None and not isinstance(nested, Mapping):

@@ -9,7 +9,7 @@ a tenth of the memory that Python's objects take, and a worker compares one part
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -67,13 +67,13 @@ class _Ids(beam.DoFn):
     def start_bundle(self) -> None:
         self._parts: defaultdict[int, list[str]] = defaultdict(list)
 
-    def process(self, prompt: Prompt) -> Iterator[WindowedValue]:
+    def process(self, prompt: Prompt) -> Sequence[WindowedValue]:
         if prompt.id == prompt.source:
-            return
+            return ()
         part = crc32(prompt.id.encode("utf-8", "surrogatepass")) % _PARTS
-        self._parts[part].append(prompt.id)
-        if len(self._parts[part]) == _PACK:
-            yield _pack(part, self._parts.pop(part))
+        ids = self._parts[part]
+        ids.append(prompt.id)
+        return [_pack(part, self._parts.pop(part))] if len(ids) == _PACK else ()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         for part, ids in self._parts.items():

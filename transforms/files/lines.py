@@ -41,10 +41,14 @@ def _all_lines(stream: BinaryIO, offset: int, limit: int) -> Iterator[Line]:
     while chunk := stream.read(_CHUNK):
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
-            held, dropped = _grown(held, dropped, piece, limit)
-            yield _line(offset, held, dropped, limit)
-            offset += len(held) + dropped + 1
-            held, dropped = b"", 0
+            if held or dropped or len(piece) > limit:
+                held, dropped = _grown(held, dropped, piece, limit)
+                yield _line(offset, held, dropped, limit)
+                offset += len(held) + dropped + 1
+                held, dropped = b"", 0
+            else:  # as almost all lines are
+                yield Line(offset, piece.removesuffix(b"\r"))
+                offset += len(piece) + 1
         held, dropped = _grown(held, dropped, rest, limit)
     if held or dropped:
         yield _line(offset, held, dropped, limit)

@@ -55,14 +55,18 @@ def row_or_letter(
     line: Line, shape: RowShape, position: str, limit: int, parse: _Parse, what: str = "row"
 ) -> Prompt | DeadLetter:
     """The row that some bytes are; `what` their letter calls them."""
-    shown = line.data[:SHOWN].decode("utf-8", "backslashreplace")
     if line.too_long:
-        return letter(UnreadableRow(f"the {what} is longer than {limit} bytes"), position, shown)
+        return letter(UnreadableRow(f"the {what} is longer than {limit} bytes"), position, _shown(line))
     try:
         text = line.data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return letter(UnreadableRow(f"not UTF-8: {error.reason} at byte {error.start} of the {what}"), position, shown)
+        reason = f"not UTF-8: {error.reason} at byte {error.start} of the {what}"
+        return letter(UnreadableRow(reason), position, _shown(line))
     return parse(text, shape, position)
+
+
+def _shown(line: Line) -> str:
+    return line.data[:SHOWN].decode("utf-8", "backslashreplace")
 
 
 def text_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
