@@ -2,12 +2,15 @@
 
 match files ─► split into ranges ─► redistribute ─► read rows ─► prompts, dead letters
 
+On Beam's local runner each worker reads its ranges in order, and the same ranges in each run: a job that goes on asks
+first what was running, or was answered and not written.
+
 With a limit one worker reads the first rows, and no file beyond them; then they are redistributed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Unpack
 
@@ -19,6 +22,7 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ..elements.prompt_rows import RowShape
 from ..files.formats import checked_input_format, input_format
+from ..runners import running
 from .file_ranges import FileRange, match_files, match_files_and_warn, split_file
 from .prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from .read_rows import read_range
@@ -69,8 +73,10 @@ class ReadPrompts(PromptReader):
             | "Match" >> beam.FlatMap(match_files).with_output_types(FileMetadata)
             | "Spread files" >> beam.Reshuffle()
             | "Split" >> beam.FlatMap(split_file, self._format).with_output_types(FileRange)
-            | "Spread ranges" >> beam.Reshuffle()
         )
+        if running(root.pipeline.runner).is_local:
+            ranges = ranges | "In order" >> _InOrder()
+        ranges = ranges | "Spread ranges" >> beam.Reshuffle()
         return self._outputs(*self._rows("Read rows", ranges, reader))
 
     def display_data(self) -> dict[str, Any]:
@@ -78,6 +84,24 @@ class ReadPrompts(PromptReader):
             "patterns": DisplayDataItem(", ".join(self._patterns), label="Files"),
             "input_format": DisplayDataItem(self._format or "by extension", label="Format"),
         }
+
+
+class _InOrder(beam.PTransform):
+    """Ranges as several workers split files, → by file and place, from one worker. The local runner spreads what it has
+    in order over workers in order.
+    """
+
+    def expand(self, ranges: Any) -> Any:
+        return (
+            ranges
+            | "Together" >> beam.Map(lambda part: ("", part)).with_output_types(tuple[str, FileRange])
+            | "All" >> beam.GroupByKey()
+            | "Sort" >> beam.FlatMap(_by_place).with_output_types(FileRange)
+        )
+
+
+def _by_place(ranges: tuple[str, Iterable[FileRange]]) -> list[FileRange]:
+    return sorted(ranges[1], key=lambda part: (part.path, part.start))
 
 
 class ReadRange(RowsDoFn):

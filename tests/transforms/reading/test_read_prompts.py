@@ -1,11 +1,13 @@
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.display import DisplayData
 
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.reading.file_ranges import match_files
 from millrace.transforms.reading.read_prompts import ReadPrompts
 from tests.transforms.running import check, counters, pipeline
 
@@ -85,6 +87,27 @@ def test_an_unknown_scheme_is_refused() -> None:
 def test_display_data_names_the_files() -> None:
     items = DisplayData.create_from(ReadPrompts(["a", "b"]), extra_items={}).items
     assert {item.key: item.value for item in items}["patterns"] == "a, b"
+
+
+def test_rows_are_read_in_order_whatever_order_files_are_split_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "x" * 1000
+    for name in "cab":
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name} {number:03} {line}\n" for number in range(100)))
+    orders = (match_files, lambda patterns: match_files(patterns)[::-1])
+    for order in orders:
+        monkeypatch.setattr("millrace.transforms.reading.read_prompts.match_files", order)
+        read = tmp_path / f"read-{orders.index(order)}"
+        with pipeline() as p:
+            _ = p | ReadPrompts(f"{tmp_path}/*.txt") | beam.Map(_note, str(read))
+        assert read.read_text().split() == [f"{name}{number:03}" for name in "abc" for number in range(100)]
+
+
+def _note(prompt: Prompt, path: str) -> None:
+    name, number, _ = str(prompt.text).split()
+    with Path(path).open("a") as file:
+        file.write(f"{name}{number} ")
 
 
 @pytest.mark.slow
