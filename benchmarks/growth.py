@@ -3,11 +3,13 @@
     python -m benchmarks.growth --rows 100,1000,10000,100000,1000000 --backend fake
     python -m benchmarks.growth --rows 100,1000,10000 --backend torch    # the embedded model
     python -m benchmarks.growth --rows 100000 --files 1000
+    python -m benchmarks.growth --rows 1000000 --resumed_alone
 
 `millrace run` on files, on the local runner; between two sizes only the number of rows differs, and each size starts
 with no manager running. Processes are looked at four times a second: resident memory, and the processor time that they
-have used. Then the largest job runs once more with half of its output there. `ms_a_row` is the processor time of all
-processes; `next_ms_a_row` is the time of the rows by which a size exceeds the one before, so starts do not count.
+have used. Then the largest job runs once more with half of its output there: in finished files, and in the shard of a
+job that was killed while it wrote a row. `ms_a_row` is the processor time of all processes; `next_ms_a_row` is the time
+of the rows by which a size exceeds the one before, so starts do not count.
 `mb_per_100000_rows` is the slope of a line through a process's memory in the job's second half. The last line is JSON.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 import time
 from collections import defaultdict
@@ -63,6 +66,8 @@ class Resumed:
 
     rows: int
     answered_before: int
+    killed: bool
+    """Whether the rows are in the shard that a killed job left; else in finished files."""
     seconds: float
     launcher_cpu_s: float
     launcher_mb: float
@@ -164,25 +169,48 @@ def _lines(folder: Path) -> int:
     return found
 
 
-def resumed(folder: Path, rows: int, options: argparse.Namespace) -> Resumed:
-    """A job of half the rows; then one of all of them with --resume, until it has an answer that was not there."""
+def half_answered(folder: Path, rows: int, options: argparse.Namespace) -> Job:
+    """A job of all rows, of which half are answered, in finished files."""
     job = Job(folder, _flags(options))
     write_input(folder / "in", range(rows // 2), options.files)
     job.start()
     _ended(job)
     stop_models(job.runtime)
     write_input(folder / "in", range(rows // 2, rows), options.files)
+    return job
+
+
+def as_killed(folder: Path) -> None:
+    """Turn finished files into what a job leaves that is killed while it writes a row."""
+    shard = folder / "out" / "c.tmp" / "killed" / "completions-half.jsonl"
+    shard.parent.mkdir(parents=True)
+    with shard.open("wb") as all_of_them:
+        for path in sorted(folder.glob("out/c-*.jsonl")):
+            with path.open("rb") as stream:
+                shutil.copyfileobj(stream, all_of_them)
+            path.unlink()
+        all_of_them.write(b'{"id":"r')
+
+
+def resumed(job: Job, rows: int, *, killed: bool) -> Resumed:
+    """`--resume` until it has an answer that was not there."""
+    there = set(_shards(job))
     started = time.monotonic()
     with watched(job) as watch:
         job.start("--resume")
-        while not list(folder.glob("out/c.tmp/*/completions-*.jsonl")) and job.status() is None:
+        while not set(_shards(job)) - there and job.status() is None:
             time.sleep(0.05)
         seconds = time.monotonic() - started
         watch.look()
         used, held = watch.cpu_s()["launcher"], watch.peak_mb()["launcher"]
     job.kill()
     stop_models(job.runtime)
-    return Resumed(rows, rows // 2, round(seconds, 2), used, held)
+    return Resumed(rows, rows // 2, killed, round(seconds, 2), used, held)
+
+
+def _shards(job: Job) -> list[Path]:
+    """Temporary shards."""
+    return list(job.folder.glob("out/c.tmp/*/completions-*.jsonl"))
 
 
 def _flags(options: argparse.Namespace) -> Sequence[str]:
@@ -195,6 +223,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--backend", default="fake", help="fake: no model is computed; torch: the embedded model")
     parser.add_argument("--tokens", type=int, default=8, help="most tokens of an answer")
     parser.add_argument("--files", type=int, default=4, help="of input")
+    parser.add_argument("--resumed_alone", action="store_true", help="measure --resume alone, of the largest job")
     parser.add_argument("--results", type=Path, help="file for the figures")
     return parser.parse_args()
 
@@ -205,13 +234,19 @@ def main() -> None:
     found: list[Size] = []
     sizes = sorted(int(rows) for rows in options.rows.split(","))
     with tempfile.TemporaryDirectory(prefix="growth-") as place:
-        for rows in sizes:
+        for rows in () if options.resumed_alone else sizes:
             found.append(grown(Path(place) / f"rows-{rows}", rows, options, found[-1] if found else None))
             print(found[-1], flush=True)
-        again = resumed(Path(place) / "resumed", sizes[-1], options)
-        print(again, flush=True)
+        job = half_answered(Path(place) / "resumed", sizes[-1], options)
+        again = []
+        for killed in (False, True):
+            if killed:
+                shutil.rmtree(job.folder / "out" / "c.tmp")
+                as_killed(job.folder)
+            again.append(resumed(job, sizes[-1], killed=killed))
+            print(again[-1], flush=True)
     settings = {name: getattr(options, name) for name in ("backend", "tokens", "files")}
-    conclude(settings | {"sizes": [asdict(size) for size in found], "resumed": asdict(again)}, options.results)
+    conclude(settings | {"sizes": [*map(asdict, found)], "resumed": [*map(asdict, again)]}, options.results)
 
 
 if __name__ == "__main__":

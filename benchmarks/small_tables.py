@@ -28,10 +28,12 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return _differing(figures)
     if "starts" in figures:
         return _starts(figures["starts"])
-    if "sizes" in figures:
+    if figures.get("sizes"):
         return _sizes(figures["sizes"])
     if "hang_ups" in figures:
         return _hang_ups(figures)
+    if "resumed" in figures:
+        return _resumed(figures["resumed"])
     if "clients" in figures:
         return _servers(figures)
     if "sides" in figures:
@@ -82,6 +84,17 @@ def _size(size: dict[str, Any], roles: tuple[str, ...]) -> list[str]:
         *(f"{size['peak_mb'][role]:,.0f}" for role in roles),
         *(f"{round(slopes[role], 1) + 0:.1f}" if role in slopes else "–" for role in roles),  # + 0: no minus zero
     ]
+
+
+def _resumed(found: list[dict[str, Any]]) -> list[list[str]]:
+    head = ["rows", "answered before", "first new row, s", "launcher's processor time, s", "launcher, peak MB"]
+    return [head, ["---"] * len(head), *map(_resumption, found)]
+
+
+def _resumption(one: dict[str, Any]) -> list[str]:
+    where = "the shard of a killed job" if one["killed"] else "finished files"
+    used = [f"{one['seconds']:.1f}", f"{one['launcher_cpu_s']:.1f}", f"{one['launcher_mb']:,.0f}"]
+    return [f"{one['rows']:,}", f"{one['answered_before']:,}, in {where}", *used]
 
 
 def _queues(figures: dict[str, Any]) -> list[list[str]]:

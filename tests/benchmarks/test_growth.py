@@ -2,12 +2,15 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.growth import Watch, main, write_input
+from benchmarks.growth import Resumed, Watch, as_killed, main, write_input
+from benchmarks.small_tables import small_table
 from benchmarks.storms.job import Job
+from millrace.transforms.writing.output_files import OutputFiles
 
 
 def test_rows_are_spread_over_files(tmp_path: Path) -> None:
@@ -25,6 +28,23 @@ def test_a_slope_is_of_the_second_half_and_in_rows(tmp_path: Path) -> None:
     assert watch.peak_mb() == {"engine": 1000.0, "manager": 5.0}
 
 
+def test_what_is_left_as_killed_is_in_one_shard_that_ends_in_half_a_row(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for number, row in enumerate(("one", "two")):
+        (tmp_path / "out" / f"c-0000{number}-of-00002.jsonl").write_text(f'{{"id":"{row}"}}\n')
+    as_killed(tmp_path)
+    (shard,) = (path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert OutputFiles(str(tmp_path / "out" / "c")).interrupted("completions") == [str(shard)]
+    assert shard.read_text() == '{"id":"one"}\n{"id":"two"}\n{"id":"r'
+
+
+def test_the_table_of_resumed_jobs_says_where_the_rows_were() -> None:
+    found = [asdict(Resumed(1000, 500, killed, 12.34, 9.87, 195.6)) for killed in (False, True)]
+    lines = small_table({"sizes": [], "resumed": found, "machine": "M", "taken": "D"}).splitlines()
+    assert lines[2] == "| 1,000 | 500, in finished files | 12.3 | 9.9 | 196 |"
+    assert lines[3] == "| 1,000 | 500, in the shard of a killed job | 12.3 | 9.9 | 196 |"
+
+
 @pytest.mark.slow
 def test_a_job_is_measured_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -38,5 +58,5 @@ def test_a_job_is_measured_and_resumed(
     assert size["rows"] == 40
     assert size["shards"] == 1
     assert all(size[figure][role] > 0 for figure in ("cpu_s", "peak_mb") for role in ("launcher", "manager", "engine"))
-    assert figures["resumed"]["answered_before"] == 20
-    assert figures["resumed"]["launcher_mb"] > 0
+    assert [(each["answered_before"], each["killed"]) for each in figures["resumed"]] == [(20, False), (20, True)]
+    assert all(each["launcher_mb"] > 0 for each in figures["resumed"])
