@@ -14,7 +14,7 @@ import msgspec
 from ..wire.json_text import canonical
 from ..wire.request import Output, Request
 
-_OVERHEAD = 480
+_OVERHEAD = 600
 """Bytes that an entry takes beside its message, about."""
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Output)
 
