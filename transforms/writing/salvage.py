@@ -1,13 +1,14 @@
 """Makes files of the rows that an interrupted run left in temporary shards, each row once.
 
 The shards are read twice, so that no row is held: first for the entries of their rows, then for the rows. Where no two
-entries are equal, as is usual, the second reading decodes nothing.
+entries are equal, as is usual, the second reading decodes nothing. A shard may grow meanwhile, as its worker may live
+on for a moment: what the first reading did not see is left out.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 
@@ -41,32 +42,34 @@ def salvage(
     shards, found = files.interrupted("completions"), bytearray()
     if shards:
         known = completed_entries(files.current("completions")) if known is None else known
-        left_out = _read(shards, found)
+        read, left_out = _read(shards, found)
         label = files.next_label() if files.existing("completions") else ""
         name = partial(files.shard, "completions", [label, "salvaged"], extension=output_format)
-        _write(files, _new_rows(_lines(shards, left_out), in_order(found), in_order(known)), name, schema)
+        _write(files, _new_rows(_lines(read, left_out), in_order(found), in_order(known)), name, schema)
     files.clear(keep_mark=True)
     return found
 
 
-def _read(shards: list[str], found: bytearray) -> set[tuple[str, int]]:
-    """Add the entries of the shards' rows; returns the shards and numbers of the lines that are no row with a result:
-    the ones that were being written, as a rule.
+def _read(shards: list[str], found: bytearray) -> tuple[dict[str, int], set[tuple[str, int]]]:
+    """Add the entries of the shards' rows; returns how many lines each shard has, and the shards and numbers of the
+    lines that are no row with a result: the ones that were being written, as a rule.
     """
-    left_out = set()
-    for shard, number, line in _lines(shards, set()):
+    read, left_out = dict.fromkeys(shards, 0), set()
+    for shard, number, line in _lines(dict.fromkeys(shards), set()):
+        read[shard] = number + 1
         row = complete_row(line)
         if row is not None and row.completed:
             found += entry(row.id, row.prompt_hash)
         else:
             left_out.add((shard, number))
-    return left_out
+    return read, left_out
 
 
-def _lines(shards: list[str], left_out: set[tuple[str, int]]) -> Iterator[tuple[str, int, bytes]]:
-    for shard in shards:
+def _lines(shards: Mapping[str, int | None], left_out: set[tuple[str, int]]) -> Iterator[tuple[str, int, bytes]]:
+    """`shards`: how many lines of each are read; None for all."""
+    for shard, count in shards.items():
         with open_file(shard) as stream:
-            for number, line in enumerate(read_lines(stream, limit=_MAX_LINE)):
+            for number, line in enumerate(islice(read_lines(stream, limit=_MAX_LINE), count)):
                 if (shard, number) not in left_out:
                     yield shard, number, line.data
 

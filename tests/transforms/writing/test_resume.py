@@ -10,6 +10,7 @@ from millrace.model_manager.wire.errors import ConfigError, EngineLost
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.files.formats import OutputFormat
 from millrace.transforms.generate import Generate
+from millrace.transforms.writing.answered_rows import entry, in_order
 from millrace.transforms.writing.completed_rows import completed_ids
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
@@ -186,6 +187,24 @@ def test_a_row_that_comes_again_after_many_others_is_kept_once(tmp_path: Path) -
     (tmp_path / "out-00000-of-00001.jsonl").write_text("".join(line(f"r{number}") for number in range(0, 2500, 2)))
     salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
     assert written(str(tmp_path / "out")) == sorted(f"r{number}" for number in range(2500))
+
+
+@pytest.mark.parametrize("known", [[], ["b"]])
+def test_what_a_shard_gains_while_it_is_read_is_not_kept(
+    tmp_path: Path, known: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = line("a") + line("b") + line("c") + line("d")
+    (tmp_path / "out-00000-of-00001.jsonl").write_text("".join(map(line, known)))
+    leave(tmp_path, "run", whole[: whole.index('"c"') + 5])
+
+    def grown(entries: bytearray) -> Any:
+        (tmp_path / "out.tmp" / "run" / "completions-x.jsonl").write_text(whole + whole + line("e")[:20])
+        return in_order(entries)
+
+    monkeypatch.setattr("millrace.transforms.writing.salvage.in_order", grown)
+    entries = salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
+    assert written(str(tmp_path / "out")) == ["a", "b"]
+    assert bytes(entries) == entry("a", None) + entry("b", None)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
