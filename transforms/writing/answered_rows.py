@@ -6,6 +6,7 @@ An entry has 16 bytes of hash for the row's id, and 8 for what the row says.
 from __future__ import annotations
 
 import atexit
+import binascii
 import contextlib
 import hashlib
 import mmap
@@ -35,8 +36,13 @@ def entry(identity: str, prompt_hash: str | None) -> bytes:
 
 
 def hash_of(prompt_hash: str | None) -> bytes:
-    """What an entry has of a prompt_hash."""
-    return bytes.fromhex(prompt_hash.zfill(2 * _HASH))[:_HASH] if prompt_hash else NOT_KNOWN
+    """What an entry has of a prompt_hash; raises ValueError where that is not hex."""
+    if not prompt_hash:
+        return NOT_KNOWN
+    try:
+        return binascii.unhexlify(prompt_hash.zfill(2 * _HASH))[:_HASH]  # `bytes.fromhex` would skip blanks
+    except ValueError:
+        raise ValueError(f"prompt_hash: {prompt_hash!r:.80}, takes hex digits") from None
 
 
 def _digest(identity: str) -> bytes:

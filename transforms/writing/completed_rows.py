@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 from collections.abc import Iterable, Iterator
@@ -41,39 +42,42 @@ class CompletedRow(msgspec.Struct):
 _decode = msgspec.json.Decoder(CompletedRow).decode
 
 
-def complete_row(line: bytes) -> CompletedRow | None:
-    """None for the row that was being written."""
+def completed_entry(line: bytes) -> bytes | None:
+    """The entry of a row with a result; None for another row, and for one that was being written or is damaged."""
     try:
-        return _decode(line)
-    except (msgspec.MsgspecError, UnicodeError):
+        row = _decode(line)
+        return entry(row.id, row.prompt_hash) if row.completed else None
+    except (msgspec.MsgspecError, ValueError):
         return None
 
 
 def completed_ids(path: str) -> Iterator[str]:
     """The ids of the completions that a finished shard holds; raises ConfigError for a file that is not whole."""
-    return (row.id for row in completed_rows(path))
+    with _damage_told(path):
+        yield from (row.id for row in _completed(path))
 
 
 def count_completed(output: str) -> int:
     """How many completions an output holds, without an interrupted run's."""
-    return sum(1 for path in OutputFiles(output).current("completions") for _ in completed_rows(path))
+    return sum(1 for path in OutputFiles(output).current("completions") for _ in completed_ids(path))
 
 
 def completed_entries(paths: Iterable[str]) -> bytearray:
-    """The entries of the completions that finished shards hold, one after the other; raises as `completed_rows`."""
+    """The entries of the completions that finished shards hold, one after the other; raises as `completed_ids`."""
     entries = bytearray()
     for path in paths:
-        for row in completed_rows(path):
-            entries += entry(row.id, row.prompt_hash)
+        with _damage_told(path):
+            for row in _completed(path):
+                entries += entry(row.id, row.prompt_hash)
     return entries
 
 
-def completed_rows(path: str) -> Iterator[CompletedRow]:
-    """The completions that a finished shard holds; raises ConfigError for a file that is not whole."""
+@contextlib.contextmanager
+def _damage_told(path: str) -> Iterator[None]:
+    """Raise ConfigError for what a damaged file raises."""
     try:
-        with open_file(path) as stream:
-            yield from (row for row in _rows(path, stream) if row.completed)
-    except (msgspec.MsgspecError, UnicodeError, csv.Error, EOFError, pa.ArrowInvalid, OSError) as error:
+        yield
+    except (msgspec.MsgspecError, csv.Error, EOFError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, and not what Arrow finds in a file
             raise
         reason = " ".join(str(error).split())
@@ -81,6 +85,11 @@ def completed_rows(path: str) -> Iterator[CompletedRow]:
             f"{path}: cut off or damaged, so --resume does not know what it holds ({reason}): put back a copy that is "
             "whole, or remove the file, and its prompts are asked again"
         ) from None
+
+
+def _completed(path: str) -> Iterator[CompletedRow]:
+    with open_file(path) as stream:
+        yield from (row for row in _rows(path, stream) if row.completed)
 
 
 def _rows(path: str, stream: BinaryIO) -> Iterator[CompletedRow]:

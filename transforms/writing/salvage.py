@@ -21,8 +21,8 @@ from ..files.file_systems import create, rename
 from ..files.formats import OutputFormat
 from ..files.lines import read_lines
 from ..files.object_reads import open_file
-from .answered_rows import as_entries, entry, in_order
-from .completed_rows import complete_row, completed_entries
+from .answered_rows import as_entries, in_order
+from .completed_rows import completed_entries, completed_entry
 from .output_files import OutputFiles
 from .output_rows import write_rows
 from .shards import FULL_BYTES
@@ -57,11 +57,11 @@ def _read(shards: list[str], found: bytearray) -> tuple[dict[str, int], set[tupl
     read, left_out = dict.fromkeys(shards, 0), set()
     for shard, number, line in _lines(dict.fromkeys(shards), set()):
         read[shard] = number + 1
-        row = complete_row(line)
-        if row is not None and row.completed:
-            found += entry(row.id, row.prompt_hash)
-        else:
+        entry = completed_entry(line)
+        if entry is None:
             left_out.add((shard, number))
+        else:
+            found += entry
     return read, left_out
 
 
@@ -108,9 +108,9 @@ def _new_rows(
 
 
 def _entry(line: bytes) -> bytes:
-    row = complete_row(line)
-    assert row is not None, "lines without a row are left out"
-    return entry(row.id, row.prompt_hash)
+    entry = completed_entry(line)
+    assert entry is not None, "lines without a row are left out"
+    return entry
 
 
 def _write(

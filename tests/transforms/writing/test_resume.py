@@ -13,6 +13,7 @@ from millrace.transforms.generate import Generate
 from millrace.transforms.writing.answered_rows import entry, in_order
 from millrace.transforms.writing.completed_rows import completed_ids
 from millrace.transforms.writing.output_files import OutputFiles
+from millrace.transforms.writing.output_rows import write_rows
 from millrace.transforms.writing.resume import SkipCompleted
 from millrace.transforms.writing.salvage import salvage
 from millrace.transforms.writing.write_completions import WriteCompletions
@@ -237,3 +238,24 @@ def test_an_output_that_was_cut_off_is_named(tmp_path: Path, output_format: str)
     path.write_bytes(whole[: whole.rindex(b"stop")])
     with pytest.raises(ConfigError, match=f"{path.name}: cut off or damaged.*put back a copy"):
         list(completed_ids(str(path)))
+
+
+@pytest.mark.parametrize("prompt_hash", ["zz", "0f 0f 0f 0f 0f 0f", "    ", "-1", "+0", "\u0661", "a" * 17])
+@pytest.mark.parametrize("output_format", ["jsonl", "csv", "parquet"])
+def test_an_output_with_a_hash_that_is_none_is_named(tmp_path: Path, output_format: str, prompt_hash: str) -> None:
+    rows = [json.loads(line(name)) | {"prompt_hash": "0f"} for name in "ab"]
+    leave(tmp_path, "run", "".join(json.dumps(row) + "\n" for row in rows))
+    salvage(OutputFiles(str(tmp_path / "out")), output_format)  # type: ignore[arg-type]
+    (path,) = tmp_path.glob("out-*")
+    rows[1]["prompt_hash"] = prompt_hash
+    with path.open("wb") as stream:
+        write_rows(((json.dumps(row) + "\n").encode() for row in rows), stream, str(path), None)
+    with pytest.raises(ConfigError, match=f"{path.name}: cut off or damaged.*prompt_hash: .*put back a copy"):
+        todo(tmp_path, "a", "b", output_format=output_format)
+
+
+def test_a_row_whose_hash_was_damaged_is_asked_again_after_an_interrupted_run(tmp_path: Path) -> None:
+    rows = [json.loads(line(name)) | {"prompt_hash": said} for name, said in (("a", "0f"), ("b", "zz"))]
+    leave(tmp_path, "run", "".join(json.dumps(row) + "\n" for row in rows))
+    assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == entry("a", "0f")
+    assert written(str(tmp_path / "out")) == ["a"]
