@@ -6,6 +6,7 @@ They are kept as they cross processes, which takes a tenth of the memory of Pyth
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from ..wire.json_text import canonical
 from ..wire.request import Output, Request
 
 _OVERHEAD = 600
-"""Bytes that an entry takes beside its message, about."""
+"""Bytes that an entry takes beside its message and its request's id, about."""
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Output)
 
 
@@ -29,11 +30,8 @@ class _Kept:
     fingerprint: bytes
     message: bytes
     since: float
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes, about."""
-        return _OVERHEAD + len(self.message)
+    size: int
+    """Bytes that it takes, about."""
 
 
 class KeptResults:
@@ -55,7 +53,8 @@ class KeptResults:
         self._remove((key, request.request_id))
         message = bytearray()  # `encode` gives bytes with room behind them, which is not seen and stays taken
         _encoder.encode_into(output, message)
-        kept = self._kept[key, request.request_id] = _Kept(fingerprint(request), bytes(message), now)
+        size = _OVERHEAD + sys.getsizeof(request.request_id) + len(message)
+        kept = self._kept[key, request.request_id] = _Kept(fingerprint(request), bytes(message), now, size)
         self.size += kept.size
         while self.size > self._max_bytes:
             self._remove(next(iter(self._kept)))

@@ -49,8 +49,9 @@ def test_another_task_is_other_work() -> None:
         assert kept.find("m", asked()) is None
 
 
+@pytest.mark.parametrize("id_length", [4, 32, 4000])
 @pytest.mark.parametrize(("tokens", "tops", "vector"), [(3, 0, 0), (200, 0, 0), (100, 5, 0), (0, 0, 3072)])
-def test_what_is_kept_takes_no_more_memory_than_the_bound(tokens: int, tops: int, vector: int) -> None:
+def test_what_is_kept_takes_no_more_memory_than_the_bound(tokens: int, tops: int, vector: int, id_length: int) -> None:
     def made(name: str) -> Output:
         ids = [[1000 + at] * tops for at in range(tokens)]
         logprobs = Logprobs([0.5] * tokens, [True] * tokens, ids, [[float(at)] * tops for at in range(tokens)])
@@ -61,7 +62,7 @@ def test_what_is_kept_takes_no_more_memory_than_the_bound(tokens: int, tops: int
     try:
         kept = KeptResults(2**18, 60)
         for index in range(1000):
-            name = f"{index:032x}"
+            name = f"{index:0{id_length}x}"
             kept.add("model-0123456789ab", request(name), made(name), float(index))
         taken = tracemalloc.get_traced_memory()[0]
     finally:
