@@ -22,12 +22,12 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import ConfigError, ModelError
 from millrace.transforms.addresses import Address, Files, WatchedFiles
 from millrace.transforms.files.object_stores import GS
+from millrace.transforms.files.temporary_folders import temporary_files
 
 from ..edge import interruptible
 from ..flags.job_options import JobOptions
 from ..places.checkpoint_size import weights_bytes
 from ..places.checks import check
-from ..runners.temporary_folders import temporary_files
 from .engine_images import check_engine_of_image, told
 from .package import find_package
 from .workers import TableRow, arrange_workers, is_streaming, table

@@ -25,6 +25,7 @@ from millrace.model_manager.store.environments import check_engines
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.transforms.files.temporary_folders import temporary_files
 from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
@@ -39,7 +40,6 @@ from ..places.sources_and_sinks import clear_temporary, files_of
 from ..runners.job_server import hint_at_workers, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
-from ..runners.temporary_folders import temporary_files
 from .logs import logs_at, tell
 from .on_prism import run_on_prism
 from .outliving import outliving_workers

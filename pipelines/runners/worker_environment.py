@@ -27,7 +27,7 @@ from apache_beam.portability.api import (
 from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor
 from google.protobuf import json_format, text_format
 
-from .temporary_folders import temporary_folder
+from millrace.transforms.files.temporary_folders import temporary_folder
 
 _ANSWER_WITHIN = 60.0
 """Seconds for a runner to say what the job is."""

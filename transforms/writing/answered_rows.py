@@ -11,13 +11,14 @@ import contextlib
 import hashlib
 import mmap
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+from ..files.temporary_folders import temporary_folder
 
 _DIGEST = 16
 _HASH = 8
@@ -98,21 +99,19 @@ class AnsweredRows:
 
 
 def kept(parts: Iterable[bytearray]) -> str:
-    """A file of the entries for the processes of this machine, until this one ends; its path. Sorted in the file, so
-    that no part is in memory with the next.
+    """A file of all entries, for the processes of this machine; its path. It is gone when this process ends or, if this
+    one is killed, when the next process calls this function.
+
+    Entries are sorted in the file. So of several parts that come one after the other, one is in memory at a time.
     """
-    descriptor, path = tempfile.mkstemp(prefix="millrace-answered-")
-    atexit.register(_remove, path)
-    with os.fdopen(descriptor, "w+b") as file:
-        for part in parts:
-            file.write(part)
-        if size := file.tell():
-            file.flush()
-            with mmap.mmap(file.fileno(), size) as table:
-                in_order(table)
-    return path
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        Path(path).unlink()
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(temporary_folder("answered")) / "rows"
+        with path.open("w+b") as file:
+            for part in parts:
+                file.write(part)
+            if size := file.tell():
+                file.flush()
+                with mmap.mmap(file.fileno(), size) as table:
+                    in_order(table)
+        atexit.register(stack.pop_all().close)
+    return str(path)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.writing.answered_rows import ENTRY, NOT_KNOWN, AnsweredRows, entry, hash_of, in_order, kept
 
 
@@ -55,16 +56,48 @@ def test_a_file_has_the_rows_of_all_parts(parts: list[list[str]]) -> None:
     assert Path(path).stat().st_size == ENTRY * len(names)
 
 
-def test_a_file_ends_with_its_process(tmp_path: Path) -> None:
-    code = "from millrace.transforms.writing.answered_rows import kept; print(kept([bytearray(24)]))"
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    made = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    assert Path(made.stdout.strip()).parent == tmp_path
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_row_takes_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def made_by(code: str) -> Path:
+    """A file that another process made; `code` is how that one goes on."""
+    code = (
+        f"import os; from millrace.transforms.writing.answered_rows import kept; print(kept([bytearray(24)])); {code}"
+    )
+    made = subprocess.run([sys.executable, "-u", "-c", code], check=False, capture_output=True, text=True)
+    return Path(made.stdout.strip())
+
+
+def test_a_file_ends_with_its_process(folder: Path) -> None:
+    assert made_by("pass").is_relative_to(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_file_of_a_killed_process_goes_when_the_next_one_is_made(folder: Path) -> None:
+    left = made_by("os.kill(os.getpid(), 9)")
+    assert left.exists()
+    paths = [Path(kept([bytearray(24)])) for _ in range(2)]
+    assert not left.exists()
+    assert all(path.exists() for path in paths), "a process may resume several outputs"
+    assert {path.parent for path in paths} == set(folder.iterdir())
+
+
+def test_a_damaged_output_leaves_no_file(folder: Path) -> None:
+    def parts() -> Iterator[bytearray]:
+        yield bytearray(24)
+        raise ConfigError("damaged")
+
+    with pytest.raises(ConfigError):
+        kept(parts())
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_row_takes_no_object() -> None:
     rows = 50_000
     entries = bytearray(b"".join(entry(f"row:{number}", f"{number:x}") for number in range(rows)))
     tracemalloc.start()

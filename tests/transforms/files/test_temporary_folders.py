@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.pipelines.runners.temporary_folders import temporary_files, temporary_folder
+from millrace.transforms.files.temporary_folders import temporary_files, temporary_folder
 
 HOLDER = f"""
 import time
