@@ -99,10 +99,10 @@ class AnsweredRows:
 
 
 def kept(parts: Iterable[bytearray]) -> str:
-    """A file of all entries, for the processes of this machine; its path. It is gone when this process ends or, if this
-    one is killed, when the next process calls this function.
+    """Write a sorted table of all parts' entries to a file that the processes of this machine open; returns its path.
 
-    Entries are sorted in the file. So of several parts that come one after the other, one is in memory at a time.
+    The file is removed when this process ends. If this process is killed, the next call of any process removes it.
+    The parts are joined and sorted in the file, so memory holds the caller's parts and no copy of them.
     """
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(temporary_folder("answered")) / "rows"
