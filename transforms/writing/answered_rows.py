@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import binascii
+import bisect
 import contextlib
 import hashlib
 import mmap
@@ -83,19 +84,30 @@ class AnsweredRows:
             size = os.fstat(file.fileno()).st_size
             return cls(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
 
-    def hashes(self, identity: str) -> list[bytes]:
-        """The hashes of what the answered rows of an id say."""
+    def find(self, identity: str) -> int:
+        """Where the first row of an id is, in bytes; -1 if none is answered."""
         digest = _digest(identity)
-        bucket = int.from_bytes(digest[:8], "big") >> self._shift
-        at, end = self._begins[bucket], self._begins[bucket + 1]
-        found = []
-        while (at := self._entries.find(digest, at, end)) >= 0:
-            if at % ENTRY:
-                at += 1
-            else:
-                found.append(bytes(self._entries[at + _DIGEST : at + ENTRY]))
-                at += ENTRY
-        return found
+        at, end = self._bucket(digest)
+        while (at := self._entries.find(digest, at, end)) >= 0 and at % ENTRY:
+            at += 1
+        return at
+
+    def answers(self, at: int, said: bytes) -> bool:
+        """Whether a row of the id whose first row is there answers a prompt that says `said` (`hash_of`).
+
+        It does if it says the same, or if nobody knows what it said. An id may have any number of rows.
+        """
+        row = bytes(self._entries[at : at + ENTRY])
+        if row[_DIGEST:] in (NOT_KNOWN, said):  # NOT_KNOWN is first among the hashes of an id
+            return True
+        rows, sought = range(at, self._bucket(row)[1], ENTRY), row[:_DIGEST] + said
+        number = bisect.bisect_left(rows, sought, key=lambda at: bytes(self._entries[at : at + ENTRY]))
+        return number < len(rows) and self._entries[rows[number] : rows[number] + ENTRY] == sought
+
+    def _bucket(self, entry: bytes) -> tuple[int, int]:
+        """Where the entries are that begin as this one does."""
+        bucket = int.from_bytes(entry[:8], "big") >> self._shift
+        return self._begins[bucket], self._begins[bucket + 1]
 
 
 def kept(parts: Iterable[bytearray]) -> str:

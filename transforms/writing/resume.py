@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..elements.completions import Prompt
 from ..elements.repeated_ids import AnsweredIds
 from ..runners import running, runs_here
-from .answered_rows import NOT_KNOWN, AnsweredRows, hash_of, in_order, kept
+from .answered_rows import AnsweredRows, hash_of, in_order, kept
 from .completed_rows import completed_entries
 from .output_files import OutputFiles, output_and_format
 from .salvage import salvage
@@ -88,10 +88,10 @@ class _Skip(beam.DoFn):
         self._answered = AnsweredRows.opened(self._path)
 
     def process(self, prompt: Prompt) -> Sequence[Prompt]:
-        hashes = self._answered.hashes(prompt.id)
-        if not hashes:
+        at = self._answered.find(prompt.id)
+        if at < 0:
             return [prompt]
-        if self._ids_alone or NOT_KNOWN in hashes or hash_of(prompt.prompt_hash) in hashes:
+        if self._ids_alone or self._answered.answers(at, hash_of(prompt.prompt_hash)):
             return ()
         self._other.count(prompt.id)
         return [prompt]
