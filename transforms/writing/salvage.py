@@ -8,9 +8,9 @@ on for a moment: what the first reading did not see is left out.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, compress, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -42,36 +42,36 @@ def salvage(
     shards, found = files.interrupted("completions"), bytearray()
     if shards:
         known = completed_entries(files.current("completions")) if known is None else known
-        read, left_out = _read(shards, found)
+        are_rows = _read(shards, found)
         label = files.next_label() if files.existing("completions") else ""
         name = partial(files.shard, "completions", [label, "salvaged"], extension=output_format)
-        _write(files, _new_rows(_lines(read, left_out), in_order(found), in_order(known)), name, schema)
+        _write(files, _new_rows(_rows(are_rows), in_order(found), in_order(known)), name, schema)
     files.clear(keep_mark=True)
     return found
 
 
-def _read(shards: list[str], found: bytearray) -> tuple[dict[str, int], set[tuple[str, int]]]:
-    """Add the entries of the shards' rows; returns how many lines each shard has, and the shards and numbers of the
-    lines that are no row with a result: the ones that were being written, as a rule.
+def _read(shards: list[str], found: bytearray) -> dict[str, bytearray]:
+    """Add the entries of the shards' rows; returns a byte for each line of each shard: 1 if it is a row with a result.
+
+    A line that is none was being written, as a rule. Outputs of RunInference may have one for each failed prompt.
     """
-    read, left_out = dict.fromkeys(shards, 0), set()
-    for shard, number, line in _lines(dict.fromkeys(shards), set()):
-        read[shard] = number + 1
-        entry = completed_entry(line)
-        if entry is None:
-            left_out.add((shard, number))
-        else:
-            found += entry
-    return read, left_out
+    are_rows = {shard: bytearray() for shard in shards}
+    for shard in shards:
+        for line in _lines(shard):
+            entry = completed_entry(line)
+            found += entry or b""
+            are_rows[shard].append(entry is not None)
+    return are_rows
 
 
-def _lines(shards: Mapping[str, int | None], left_out: set[tuple[str, int]]) -> Iterator[tuple[str, int, bytes]]:
-    """`shards`: how many lines of each are read; None for all."""
-    for shard, count in shards.items():
-        with open_file(shard) as stream:
-            for number, line in enumerate(islice(read_lines(stream, limit=_MAX_LINE), count)):
-                if (shard, number) not in left_out:
-                    yield shard, number, line.data
+def _rows(are_rows: dict[str, bytearray]) -> Iterator[bytes]:
+    """The shards' rows with results, none of the lines that came since."""
+    return chain.from_iterable(compress(_lines(shard), are) for shard, are in are_rows.items())
+
+
+def _lines(shard: str) -> Iterator[bytes]:
+    with open_file(shard) as stream:
+        yield from (line.data for line in read_lines(stream, limit=_MAX_LINE))
 
 
 class _New:
@@ -94,10 +94,7 @@ class _New:
         return np.sort(firsts[is_new])
 
 
-def _new_rows(
-    lines: Iterator[tuple[str, int, bytes]], found: npt.NDArray[np.bytes_], known: npt.NDArray[np.bytes_]
-) -> Iterator[bytes]:
-    rows = (line for _, _, line in lines)
+def _new_rows(rows: Iterator[bytes], found: npt.NDArray[np.bytes_], known: npt.NDArray[np.bytes_]) -> Iterator[bytes]:
     if not len(known) and not (found[1:] == found[:-1]).any():
         yield from (row + b"\n" for row in rows)
         return

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,22 @@ def test_a_row_that_comes_again_after_many_others_is_kept_once(tmp_path: Path) -
     (tmp_path / "out-00000-of-00001.jsonl").write_text("".join(line(f"r{number}") for number in range(0, 2500, 2)))
     salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
     assert written(str(tmp_path / "out")) == sorted(f"r{number}" for number in range(2500))
+
+
+def test_rows_of_failed_prompts_take_no_object_while_an_interrupted_run_is_read(tmp_path: Path) -> None:
+    rows = 100_000
+    failed = "".join(f'{{"id":"{number}","finish_reason":"error"}}\n' for number in range(rows))
+    leave(tmp_path, "run", failed + line("a"))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        found = salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == entry("a", None)
+    assert written(str(tmp_path / "out")) == ["a"]
+    assert peak - before < 100 * rows, "a byte for each line, and a few chunks of the shard"
 
 
 @pytest.mark.parametrize("known", [[], ["b"]])
