@@ -45,6 +45,7 @@ _decode = msgspec.json.Decoder(CompletedRow).decode
 def completed_entry(line: bytes) -> bytes | None:
     """The entry of a row with a result; None for another row, and for one that was being written or is damaged."""
     try:
+        line.decode()  # values that are not read here are not checked when the row is decoded
         row = _decode(line)
         return entry(row.id, row.prompt_hash) if row.completed else None
     except (msgspec.MsgspecError, ValueError):
@@ -77,6 +78,8 @@ def _damage_told(path: str) -> Iterator[None]:
     """Raise ConfigError for what a damaged file raises."""
     try:
         yield
+    except ConfigError:
+        raise
     except (msgspec.MsgspecError, csv.Error, EOFError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, and not what Arrow finds in a file
             raise

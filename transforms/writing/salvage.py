@@ -7,15 +7,19 @@ on for a moment: what the first reading did not see is left out.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, compress, islice
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
+
+from millrace.model_manager.wire.errors import ConfigError
 
 from ..files.file_systems import create, rename
 from ..files.formats import OutputFormat
@@ -37,7 +41,8 @@ def salvage(
 ) -> bytearray:
     """Make files of the complete rows of an interrupted run, and remove its shards; returns the rows' entries.
 
-    `known`: entries of the output's finished shards, if they are read already; they are sorted here.
+    `known`: entries of the output's finished shards, if they are read already; they are sorted here. Raises ConfigError
+    for a row that is whole and cannot be written.
     """
     shards, found = files.interrupted("completions"), bytearray()
     if shards:
@@ -117,10 +122,25 @@ def _write(
     built = []
     for part in _parts(rows):
         built.append(FileSystems.join(files.temporary, f"building-{uuid.uuid4().hex}"))
-        with create(built[-1]) as stream:
+        with _damage_told(files), create(built[-1]) as stream:
             write_rows(part, stream, name(0, 1), schema)
     for number, path in enumerate(built):
         rename(path, name(number, len(built)))
+
+
+@contextlib.contextmanager
+def _damage_told(files: OutputFiles) -> Iterator[None]:
+    """A row may be JSON and still not fit the output, for example if a disk changed the name of a column."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (msgspec.MsgspecError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(
+            f"{files.temporary}: a row that an interrupted job left does not fit the output ({reason}): it is damaged, "
+            "or of another type; remove its line from the files in there, or the folder, and it is asked again"
+        ) from None
 
 
 def _parts(rows: Iterator[bytes]) -> Iterator[Iterator[bytes]]:

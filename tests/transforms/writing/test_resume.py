@@ -191,6 +191,31 @@ def test_a_row_that_comes_again_after_many_others_is_kept_once(tmp_path: Path) -
     assert written(str(tmp_path / "out")) == sorted(f"r{number}" for number in range(2500))
 
 
+@pytest.mark.parametrize("output_format", ["jsonl", "parquet", "csv"])
+def test_a_row_with_a_damaged_text_is_asked_again_after_an_interrupted_run(tmp_path: Path, output_format: str) -> None:
+    leave(tmp_path, "run", line("a") + line("b") + line("c"))
+    shard = tmp_path / "out.tmp" / "run" / "completions-x.jsonl"
+    shard.write_bytes(shard.read_bytes().replace(b'"b", "text": "t"', b'"b", "text": "\xff"'))
+    assert todo(tmp_path, "a", "b", "c", output_format=output_format) == ["b"]
+    assert written(str(tmp_path / "out")) == ["a", "c"]
+
+
+@pytest.mark.parametrize("damage", ["finish_reason", "text", "columns"])
+@pytest.mark.parametrize("output_format", ["parquet", "csv"])
+def test_a_row_that_cannot_be_written_is_told_with_the_folder_it_is_in(
+    tmp_path: Path, output_format: OutputFormat, damage: str
+) -> None:
+    leave(tmp_path, "run", line("a") + line("b").replace(damage, damage[:-1] + "~"))
+    files = OutputFiles(str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match=r"out\.tmp: a row .* does not fit the output.*remove its line"):
+        salvage(files, output_format)
+    assert files.interrupted("completions"), "nothing is lost"
+    leave(tmp_path, "another", line("c"))
+    (tmp_path / "out.tmp" / "run" / "completions-x.jsonl").write_text(line("a"))
+    salvage(files, output_format)
+    assert written(str(tmp_path / "out")) == ["a", "c"]
+
+
 def test_rows_of_failed_prompts_take_no_object_while_an_interrupted_run_is_read(tmp_path: Path) -> None:
     rows = 100_000
     failed = "".join(f'{{"id":"{number}","finish_reason":"error"}}\n' for number in range(rows))
@@ -276,3 +301,12 @@ def test_a_row_whose_hash_was_damaged_is_asked_again_after_an_interrupted_run(tm
     leave(tmp_path, "run", "".join(json.dumps(row) + "\n" for row in rows))
     assert salvage(OutputFiles(str(tmp_path / "out")), "jsonl") == entry("a", "0f")
     assert written(str(tmp_path / "out")) == ["a"]
+
+
+def test_what_is_missing_to_read_an_output_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(path: str) -> Any:
+        raise ConfigError(f"{path}: needs a package")
+
+    monkeypatch.setattr("millrace.transforms.writing.completed_rows.open_file", not_installed)
+    with pytest.raises(ConfigError, match=r"^x: needs a package$"):
+        list(completed_ids("x"))
