@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from millrace.model_manager.wire.conversion import check_types
+from millrace.model_manager.wire.conversion import check_types, shown
 from millrace.model_manager.wire.errors import ConfigError
 
 _ABOVE_0 = (
@@ -166,4 +166,4 @@ def _check_port(port: int) -> None:
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:
     if not holds:
-        raise ConfigError(f"{name}={got!r}: takes {takes}")
+        raise ConfigError(f"{name}={shown(got)}: takes {takes}")

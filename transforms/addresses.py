@@ -87,7 +87,9 @@ class _BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 # ── Kafka ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_KAFKA_FORM = "takes kafka:HOST:PORT[,HOST:PORT]/TOPIC[?group=NAME&begin=earliest|latest&properties=FILE]"
+_KAFKA_FORM = (
+    "takes kafka:HOST:PORT[,HOST:PORT]/TOPIC[?group=NAME&begin=earliest|latest&properties=FILE], ports of 1 to 65535"
+)
 _BROKER = r"(?:\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}"
 _BROKERS = re.compile(rf"{_BROKER}(?:,{_BROKER})*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -118,7 +120,10 @@ class KafkaTopic(_BrokerAddress, frozen=True, kw_only=True):
         settings = dict(parse_qsl(query, keep_blank_values=True))
         ports = [int(port) for port in re.findall(r":(\d+)(?:,|$)", brokers)]
         is_valid = (
-            _BROKERS.fullmatch(brokers) and max(ports) < 2**16 and _TOPIC.fullmatch(topic) and all(settings.values())
+            _BROKERS.fullmatch(brokers)
+            and all(0 < port < 2**16 for port in ports)
+            and _TOPIC.fullmatch(topic)
+            and all(settings.values())
         )
         unknown = settings.keys() - set(_KAFKA_SETTINGS)
         if not is_valid or unknown or settings.get("begin", "earliest") not in get_args(Begin):

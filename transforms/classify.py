@@ -158,7 +158,7 @@ def _threshold(given: float | None, multiple: bool) -> float | None:
         return None
     threshold = DEFAULT_THRESHOLD if given is None else given
     if not 0 < threshold < 1:
-        raise ConfigError(f"threshold={threshold}: takes more than 0 and less than 1")
+        raise ConfigError(f"threshold={shown(threshold)}: takes more than 0 and less than 1")
     return threshold
 
 

@@ -12,6 +12,7 @@ import apache_beam as beam
 from apache_beam.transforms.trigger import DefaultTrigger
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError, counted
 
 from .elements.completions import DeadLetter
@@ -47,7 +48,7 @@ class ExceptionHandling(NamedTuple):
         if self.main_tag == self.dead_letter_tag:
             raise ConfigError(f"main_tag and dead_letter_tag are both {self.main_tag!r}: they take two names")
         if not isinstance(self.threshold, int | float) or not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold={self.threshold!r}: takes a share from 0 to 1; 1 never fails the job")
+            raise ConfigError(f"threshold={shown(self.threshold)}: takes a share from 0 to 1; 1 never fails the job")
         return self
 
     def outputs(self, results: Any, dead_letters: Any) -> Outputs:

@@ -101,7 +101,7 @@ def engine_python(config: ModelConfig) -> Path | None:
             raise ConfigError(f"backend_python={named!r}: takes the path of a Python that can be run")
         raise ModelLoadFailed(
             f"backend={backend.name!r}: has no Python environment on this machine:"
-            f" `millrace engines install {backend.name}` makes it, or backend_python names another"
+            f" `millrace engines install {backend.name}` makes it, or backend_python (--backend_python) names another"
         )
     return python
 

@@ -35,7 +35,9 @@ def fetch(model: str, revision: str | None, wanted: Sequence[str] = WANTED) -> P
             snapshot_download(model, revision=revision, allow_patterns=list(wanted), ignore_patterns=list(UNWANTED))
         )
     except HFValidationError:
-        raise ModelNotFound(f"--model {model}: is neither a folder that is here nor a hub name (org/name)") from None
+        raise ModelNotFound(
+            f"--model {model}: is neither a folder here, nor a hub name (org/name), nor gs://bucket/folder"
+        ) from None
     except RevisionNotFoundError:
         raise ModelNotFound(f"--model {model}: the hub has no revision {revision!r} of it") from None
     except GatedRepoError:

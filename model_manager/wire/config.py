@@ -17,7 +17,7 @@ import msgspec
 
 from .address import parse_address
 from .backends import BACKENDS, backend_names
-from .conversion import SettingsMeta, check_types, converted, did_you_mean, nearest, unknown
+from .conversion import SettingsMeta, check_types, converted, did_you_mean, nearest, shown, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -174,7 +174,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             others = ", ".join(each.name for each in BACKENDS.values() if each.packages)
             raise ConfigError(
                 f"backend_python={self.backend_python!r}: the back end {self.backend} runs in millrace's own Python;"
-                f" leave it out, or name one of {others} as backend"
+                f" leave it out, or name one of {others} as backend (--backend)"
             )
 
     def for_task(self, task: str) -> Self:
@@ -283,4 +283,4 @@ def _no_option(name: str) -> str:
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:
     if not holds:
-        raise ConfigError(f"{name}={got!r}: takes {takes}")
+        raise ConfigError(f"{name}={shown(got)}: takes {takes}")

@@ -189,7 +189,9 @@ def _described(kind: types.Type) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as errors give it, however large or deep it is."""
+    """A value as errors give it, however large or deep it is. Whole numbers have no `.0`, as they are typed."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
     text = repr(_beginning(value, _SHOWN))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 

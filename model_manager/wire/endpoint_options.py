@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .conversion import converted
+from .conversion import converted, shown
 from .errors import ConfigError
 
 _GRPC = ("grpc", "grpcs")
@@ -129,11 +129,14 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        shown = url.rpartition("@")[2].partition("?")[0]  # a key may stand in the other parts
-        raise ConfigError(f"urls={shown!r}: takes {_URLS}: {error}") from None
+        bare = url.rpartition("@")[2].partition("?")[0]  # a key may stand in the other parts
+        raise ConfigError(f"urls={bare!r}: takes {_URLS}: {error}") from None
     if parts.username or parts.password or parts.query or parts.fragment:
-        shown = f"{parts.scheme}://{parts.hostname}"
-        raise ConfigError(f"urls: {shown}…: takes no user, query or fragment; name the key's variable in key_env")
+        bare = f"{parts.scheme}://{parts.hostname}"
+        raise ConfigError(
+            f"urls: {bare}…: takes no user, query or fragment;"
+            " name the key's variable in the option key_env (--backend_options key_env=NAME)"
+        )
     _check("urls", url, parts.scheme in ("http", "https", *_GRPC) and bool(parts.hostname), _URLS)
     if parts.scheme in _GRPC:
         _check("urls", url, bool(parts.port) and not parts.path, f"{parts.scheme}://HOST:PORT")
@@ -141,4 +144,4 @@ def _check_url(url: str) -> None:
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:
     if not holds:
-        raise ConfigError(f"{name}={got!r}: takes {takes}")
+        raise ConfigError(f"{name}={shown(got)}: takes {takes}")

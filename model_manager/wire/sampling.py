@@ -177,7 +177,12 @@ class SamplingParams(
                 continue
             for each in value or () if takes.each else (value,):
                 _check(name, each, each is None or bool(takes.holds(each)), takes.words)
-        _check("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens, "0 to max_tokens")
+        _check(
+            "min_tokens",
+            self.min_tokens,
+            0 <= self.min_tokens <= self.max_tokens,
+            f"0 to max_tokens ({self.max_tokens})",
+        )
         for token, bias in self.logit_bias.items():
             held = 0 <= token < 2**63 and -100.0 <= bias <= 100.0
             _check("logit_bias", {token: bias}, held, f"{_TOKEN_IDS}, each with -100 to 100")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .conversion import converted, unknown
+from .conversion import converted, shown, unknown
 from .endpoint_options import EndpointOptions
 from .errors import ConfigError
 from .server_presets import PRESETS, Preset
@@ -43,7 +43,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
         _check("hang_timeout", self.hang_timeout, 0 < self.hang_timeout < math.inf, "a finite number above 0")
         if "{port}" not in self.template and not self.port:
-            raise ConfigError(f"command={self.template!r}: takes one with {{port}}, or the option port beside it")
+            raise ConfigError(
+                f"command={self.template!r}: takes one with {{port}},"
+                " or the option port beside it (--backend_options port=N)"
+            )
         try:
             shlex.split(self.template)
         except ValueError:
@@ -103,4 +106,4 @@ def connection_of(backend: str, fields: Mapping[str, Any]) -> EndpointOptions | 
 
 def _check(name: str, got: object, holds: bool, takes: str) -> None:
     if not holds:
-        raise ConfigError(f"{name}={got!r}: takes {takes}")
+        raise ConfigError(f"{name}={shown(got)}: takes {takes}")

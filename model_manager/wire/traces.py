@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .conversion import SettingsMeta, check_types
+from .conversion import SettingsMeta, check_types, shown
 from .errors import ConfigError
 
 ROUTE = "/v1/traces"
@@ -34,7 +34,7 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not is_url:
             raise ConfigError(f"otlp_endpoint={self.endpoint!r}: takes a URL: http://HOST:4318")
         if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"trace_ratio={self.ratio!r}: takes 0 to 1")
+            raise ConfigError(f"trace_ratio={shown(self.ratio)}: takes 0 to 1")
 
     @property
     def url(self) -> str:

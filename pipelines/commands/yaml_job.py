@@ -103,7 +103,7 @@ def _read(path: str, variables: dict[str, Any]) -> dict[str, Any]:
             text = yaml_transform.expand_jinja(file.read().decode(), variables, [FileSystems.split(path)[0]])
         spec = yaml.load(text, Loader=yaml_transform.SafeLineLoader)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
+        raise ConfigError(f"{path}: there is no such file; takes a file of Beam's YAML") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder; takes a file of Beam's YAML") from None
     except (OSError, ValueError, yaml.YAMLError, jinja2.TemplateError) as error:

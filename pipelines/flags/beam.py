@@ -126,7 +126,7 @@ def _check(flag: str, known: list[str], has_job_server: bool) -> None:
     if not name.startswith("--"):
         if has_job_server:
             return
-        raise ConfigError(f"unexpected argument {flag!r}: flags begin with --")
+        raise ConfigError(f"unexpected argument {flag!r}: flags begin with --; files are named by --input")
     near = nearest(name, known)
     if near or not has_job_server:
         raise ConfigError(f"unknown flag {name}{did_you_mean(near, '--help lists all')}")

@@ -137,7 +137,10 @@ def _told(flag: str, check: Callable[[], Any]) -> Any:
 def _rows_of(schema: str) -> Any:
     if _OF_MODULE.fullmatch(schema) and not Path(schema).exists():
         return _class_of(schema)
-    found = _json(read_text("--schema", schema, "; a class is named as module:Class"), f"--schema {schema}")
+    found = _json(
+        read_text("--schema", schema, "; takes a file of a JSON Schema, or a class as module:Class"),
+        f"--schema {schema}",
+    )
     if not isinstance(found, dict):
         raise ConfigError(f"--schema {schema}: takes a JSON Schema that is an object")
     return found
@@ -166,7 +169,7 @@ def _imported(name: str, address: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         hint = f"; a module is named without its .py: {name[:-3]}" if name.endswith(".py") else ""
         raise ConfigError(
-            f"--schema {address}: {name} is not imported: {type(error).__name__}: {error}{hint}"
+            f"--schema {address}: {name} is not imported: {type(error).__name__}: {error}{hint}; takes MODULE:CLASS"
         ) from None
     finally:
         sys.path.remove(here)

@@ -22,7 +22,7 @@ _TAKES = "takes JSON that begins with {, or a file: a constraint or a JSON Schem
 def read_text(flag: str, path: str, hint: str = "") -> str:
     """A file's text, from any file system that Beam knows, without a byte order mark.
 
-    `hint`: added to the error if there is no such file.
+    `hint`: `; takes …`, for the error if there is no such file, or a folder.
     """
     try:
         with open_file(path) as stream:
@@ -30,7 +30,7 @@ def read_text(flag: str, path: str, hint: str = "") -> str:
     except FileNotFoundError:
         raise ConfigError(f"{flag} {path}: no such file{hint}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{flag} {path}: is a folder; takes a file") from None
+        raise ConfigError(f"{flag} {path}: is a folder{hint or '; takes a file'}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{flag} {path}: takes UTF-8, got another byte at {error.start}") from None
     except (OSError, BeamIOError, MillraceError, ValueError) as error:

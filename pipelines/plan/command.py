@@ -13,6 +13,7 @@ from millrace.model_manager.client.encoding import Encoding
 from millrace.model_manager.store.gguf import is_gguf
 from millrace.model_manager.wire.backends import BACKENDS, Backend
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelError
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.addresses import parse as parse_address
@@ -52,11 +53,11 @@ def _check(flags: argparse.Namespace) -> None:
     for name in ("tokens_per_second", "prompt_tokens_per_second", "workers", "disk_size_gb"):
         value = getattr(flags, name)
         if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"--{name}={value}: takes a number above 0")
+            raise ConfigError(f"--{name}={shown(value)}: takes a number above 0")
     for name in ("sample", "startup_minutes", "margin", "output_tokens"):
         value = getattr(flags, name)
         if value is not None and not 0 <= value < math.inf:
-            raise ConfigError(f"--{name}={value}: takes 0 or more")
+            raise ConfigError(f"--{name}={shown(value)}: takes 0 or more")
 
 
 def make_plan(flags: argparse.Namespace) -> Plan:

@@ -83,16 +83,21 @@ def for_deadline(hours_of_one: Fraction, deadline: Fraction, terms: Terms) -> Es
     left = deadline - terms.startup
     if left <= 0:
         raise ConfigError(
-            f"--deadline: {float(deadline):.2f} h is not longer than a worker's start"
-            f" ({float(terms.startup):.2f} h); allow more, or lower --startup_minutes"
+            f"--deadline: {_shown(deadline)} is not longer than a worker's start"
+            f" ({_shown(terms.startup)}); allow more, or lower --startup_minutes"
         )
     workers = max(math.ceil(hours_of_one / left), 1)
     if workers > _MOST_WORKERS:
         raise ConfigError(
-            f"--deadline: {float(deadline):.2f} h take {workers:,} workers, and a plan has at most {_MOST_WORKERS:,};"
+            f"--deadline: {_shown(deadline)} take {workers:,} workers, and a plan has at most {_MOST_WORKERS:,};"
             " allow more"
         )
     return with_workers(hours_of_one, workers, terms)
+
+
+def _shown(hours: Fraction) -> str:
+    """As --deadline takes them: whole hours, else minutes."""
+    return f"{hours.numerator}h" if hours.denominator == 1 else f"{float(hours * 60):g}m"
 
 
 def ladder(hours_of_one: Fraction, terms: Terms) -> list[Estimate]:

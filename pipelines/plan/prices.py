@@ -52,14 +52,15 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a TOML file. Raises ConfigError that names the file."""
-        text = read_text("--prices", str(path))
+        text = read_text("--prices", str(path), "; takes a TOML file of prices")
         try:
             fields: dict[str, Any] = tomllib.loads(text)
             return converted(fields, cls, ConfigError, what="price")
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"--prices {path}: takes TOML: {error}") from None
         except ConfigError as error:
-            raise ConfigError(f"--prices {path}: {error}") from None
+            example = ", such as `checked = 2026-11-01`" if str(error).startswith("checked is missing") else ""
+            raise ConfigError(f"--prices {path}: {error}{example}") from None
 
     def parts(self, machine: str, gpu: GpuRequest | None, disk_gb: int) -> dict[str, Fraction]:
         """What an hour of a worker is made of, by the names of the parts; raises ConfigError for what has no price."""

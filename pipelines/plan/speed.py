@@ -35,7 +35,7 @@ class _Figures(msgspec.Struct, frozen=True):
 def measured_speed(path: Path, where: str) -> _Figure:
     """The one figure that `where` (`name=value,…`) picks; raises ConfigError for none and for several."""
     wanted = dict(_pair(part) for part in where.split(",") if part)
-    text = read_text("--results", str(path))
+    text = read_text("--results", str(path), "; takes a file of benchmarks/results")
     try:
         figures = msgspec.json.decode(text, type=_Figures).rows
     except msgspec.DecodeError as error:

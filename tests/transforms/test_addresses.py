@@ -59,7 +59,9 @@ def test_local_files_are_made_absolute_and_nothing_else(tmp_path: Path, monkeypa
     assert [str(parse(text).absolute()) for text in texts] == absolute
 
 
-@pytest.mark.parametrize("text", ["kafka:broker/t", "kafka:one:9092", "kafka:one:9092/t?groop=x", "pubsub:prompts"])
+@pytest.mark.parametrize(
+    "text", ["kafka:broker/t", "kafka:one:9092", "kafka:one:9092/t?groop=x", "kafka:one:0/t", "pubsub:prompts"]
+)
 def test_a_brokers_address_that_is_none_is_one_sentence(text: str) -> None:
     with pytest.raises(ConfigError) as told:
         parse(text)

@@ -189,11 +189,12 @@ def _take_content(rest: dict[str, Any], shape: RowShape) -> dict[str, Any]:
     if not found:
         wanted = " or ".join(f"`{name}`" for name in named)
         columns = ", ".join(f"`{name}`" for name in list(rest)[:10]) or "none"
-        hint = f": {kind}_column names none of them" if shape.prompt_column else f": name the {kind} column"
-        raise InvalidRequest(f"no {wanted} in the row (its columns: {columns}){hint}")
+        setting = f"{kind}_column (--{kind}_column)"
+        hint = f"{setting} names none of them" if shape.prompt_column else f"name the {kind} column in {setting}"
+        raise InvalidRequest(f"no {wanted} in the row (its columns: {columns}): {hint}")
     if len(found) > 1:
         both = " and ".join(f"`{name}`" for name in found[:2])
-        raise InvalidRequest(f"both {both} in the row: name one of them as the {kind} column")
+        raise InvalidRequest(f"both {both} in the row: name one of them in {kind}_column (--{kind}_column)")
     for name in named:
         if name != found[0]:
             rest.pop(name, None)

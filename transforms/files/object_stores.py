@@ -52,7 +52,7 @@ def explained(path: str, done: str) -> Iterator[None]:
         yield
     except Exception as error:
         if _lacks_boto3(error):
-            raise ConfigError(f"{path}: s3:// needs boto3: {pip_install('s3')}") from None
+            raise ConfigError(f"{path}: s3:// needs boto3, which is not installed: {pip_install('s3')}") from None
         if is_local(path) or isinstance(error, MillraceError):
             if isinstance(error, OSError) and error.errno is not None and error.filename is None:
                 error.filename = path  # a full disk, and a file that is too large, do not name theirs

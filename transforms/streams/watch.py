@@ -20,6 +20,7 @@ from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError, StorageError
 
 from ..elements.beam_metrics import Count, Failures
@@ -70,11 +71,11 @@ class WatchPrompts(ReadPrompts):
         for pattern in self._patterns:
             _check_file_system(pattern)
         if not interval > 0:
-            raise ConfigError(f"interval={interval}: takes seconds, more than 0")
+            raise ConfigError(f"interval={shown(interval)}: takes seconds, more than 0")
         if not settle >= 0:
-            raise ConfigError(f"settle={settle}: takes seconds, 0 or more")
+            raise ConfigError(f"settle={shown(settle)}: takes seconds, 0 or more")
         if stop_after is not None and not stop_after > 0:
-            raise ConfigError(f"stop_after={stop_after}: takes seconds, more than 0")
+            raise ConfigError(f"stop_after={shown(stop_after)}: takes seconds, more than 0")
         self._interval = interval
         self._look = PollPatterns(interval, settle)
         self._termination = never() if stop_after is None else after_total_of(stop_after)

@@ -23,6 +23,7 @@ from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Duration
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..elements.completions import Completion, DeadLetter
@@ -69,9 +70,9 @@ class WriteWindowedFiles(beam.PTransform):
         super().__init__()
         prefix, self._format = output_and_format(output, output_format)
         if not 0 < window < math.inf:
-            raise ConfigError(f"window={window}: takes seconds, more than 0")
+            raise ConfigError(f"window={shown(window)}: takes seconds, more than 0")
         if not 0 <= lateness < math.inf:
-            raise ConfigError(f"lateness={lateness}: takes seconds, 0 or more")
+            raise ConfigError(f"lateness={shown(lateness)}: takes seconds, 0 or more")
         if num_shards < 1:
             raise ConfigError(f"num_shards={num_shards}: takes 1 or more")
         if if_exists == "overwrite":

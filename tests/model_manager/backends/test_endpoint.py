@@ -279,7 +279,7 @@ def test_a_redirection_is_not_followed_with_the_key(servers: Servers) -> None:
         ({"urls": "ftp://a"}, "takes http://, https://, grpc:// or grpcs:// URLs"),
         ({"urls": "http://me:secret@a"}, "takes no user, query or fragment"),
         ({"urls": "http://a", "dialect": "soap"}, "takes one of kserve, llama-completion, mii"),
-        ({"urls": "http://a", "timeout": 0}, "timeout=0.0: takes a finite number above 0"),
+        ({"urls": "http://a", "timeout": 0}, "timeout=0: takes a finite number above 0"),
         ({"urls": "http://a", "key_env": "NO_SUCH_VARIABLE"}, "key_env='NO_SUCH_VARIABLE'"),
         ({"urls": "http://a", "extra_parameters": "topk"}, "did you mean top_k?"),
     ],

@@ -175,7 +175,7 @@ def test_a_wrong_health_route_is_named(machine: Machine, tmp_path: Path) -> None
         ({"preset": "vlm"}, "did you mean vllm?"),
         ({"command": "run"}, "takes one with {port}"),
         ({"command": "run '{port}"}, "has an unclosed quote"),
-        ({"preset": "vllm", "hang_timeout": 0}, "hang_timeout=0.0: takes a finite number above 0"),
+        ({"preset": "vllm", "hang_timeout": 0}, "hang_timeout=0: takes a finite number above 0"),
         ({"preset": "vllm", "port": 70_000}, "port=70000: takes 0"),
         ({"preset": "vllm", "retries": -1}, "retries=-1: takes 0 to 100"),
         ({"preset": "vllm", "urls": "http://a"}, "the back end endpoint takes urls"),

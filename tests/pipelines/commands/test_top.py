@@ -216,7 +216,7 @@ def test_web_serves_the_page_and_its_feed_on_this_machine_alone(number: signal.S
     ("flags", "told"),
     [
         (["--once", "--json"], "--json: not allowed with argument --once"),
-        (["--interval", "0"], "--interval 0.0: takes 0.1 to 3600 seconds"),
+        (["--interval", "0"], "--interval 0: takes 0.1 to 3600 seconds"),
         (["--web", "--port", "70000"], "--port 70000: takes 0 (a free one) to 65535"),
     ],
 )

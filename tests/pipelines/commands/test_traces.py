@@ -99,7 +99,7 @@ def test_a_collector_that_hangs_costs_the_job_one_warning_among_its_others(
         (["--otlp_endpoint", "here"], "--otlp_endpoint here: takes a URL: http://HOST:4318"),
         (["--traces"], "--traces: needs --otlp_endpoint URL, or the variable OTEL_EXPORTER_OTLP_ENDPOINT"),
         (["--trace_ratio", "0.5"], "--trace_ratio: needs --otlp_endpoint URL, or --traces"),
-        (["--otlp_endpoint", "http://h:1", "--trace_ratio", "7"], "--trace_ratio 7.0: takes 0 to 1"),
+        (["--otlp_endpoint", "http://h:1", "--trace_ratio", "7"], "--trace_ratio 7: takes 0 to 1"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -169,7 +169,7 @@ pipeline:
 
 
 def test_a_pipeline_that_is_not_there_is_told(tmp_path: Path, refused: Refused) -> None:
-    told = f"millrace: {tmp_path}/nothere.yaml: there is no such file\n"
+    told = f"millrace: {tmp_path}/nothere.yaml: there is no such file; takes a file of Beam's YAML\n"
     assert refused("yaml", f"{tmp_path}/nothere.yaml") == told
 
 

@@ -98,7 +98,7 @@ def test_a_schema_that_cannot_be_is_told_by_its_field(
         (["--schema", "broken_module:Invoice"], "broken_module is not imported: ZeroDivisionError"),
         (["--schema", "leaving_module:Invoice"], "leaving_module is not imported: SystemExit: 3"),
         (["--schema", "invoice_module.py:Invoice"], "a module is named without its .py: invoice_module"),
-        (["--schema", "sub/invoice.py:Invoice"], "no such file; a class is named as module:Class"),
+        (["--schema", "sub/invoice.py:Invoice"], "no such file; takes a file of a JSON Schema, or a class as module"),
         (["--schema", "schemas"], "--schema schemas: is a folder; takes a file"),
         (["--schema", "invoice_module:Invoices"], "invoice_module has no Invoices: did you mean Invoice?"),
         (["--schema", "json:Nothing"], "json has no Nothing: it is /"),

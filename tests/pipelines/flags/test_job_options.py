@@ -96,7 +96,7 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--logit_bias", "5=1"], "--logit_bias: takes a JSON object, got '5=1'"),
         ([*INPUT, "--max_tokens", "0"], "max_tokens=0: takes 1 to 2**63 - 1"),
         ([*INPUT, "--block_size", "7"], "block_size=7: takes 8, 16, 32, 64 or 128"),
-        ([*INPUT, "--linger", "-1"], "linger=-1.0: takes a finite number of 0 or more"),
+        ([*INPUT, "--linger", "-1"], "linger=-1: takes a finite number of 0 or more"),
         ([*INPUT, "--dtype", "int3"], "--dtype int3: takes auto, bfloat16"),
         ([*INPUT, "--direct_num_workers", "x"], "--direct_num_workers x: takes an integer"),
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),

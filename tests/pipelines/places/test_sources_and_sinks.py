@@ -97,7 +97,7 @@ def test_dead_letters_go_where_the_results_go_unless_told_otherwise() -> None:
         (["--input", "a.jsonl", "--window=9"], "--window 9 needs a stream as --input, and a.jsonl is not one"),
         (["--input", KAFKA, "--output", TOPIC, "--lateness=9"], "--lateness needs files as --output"),
         (["--input", "a.jsonl", "--lateness=0"], "--lateness 0 needs a stream as --input, and a.jsonl is not one"),
-        (["--input", "watch:in/*", "--lateness=-1"], "--lateness -1.0: takes seconds, 0 or more"),
+        (["--input", "watch:in/*", "--lateness=-1"], "--lateness -1: takes seconds, 0 or more"),
         (["--input", "watch:in/*", "--lateness=nan"], "--lateness nan: takes seconds, 0 or more"),
         (["--input", "watch:in/*", "--lateness=soon"], "--lateness"),
         (["--input", KAFKA, "--output", "watch:out/*"], "--output watch:out/*: takes a topic"),

@@ -55,7 +55,7 @@ def test_a_quotient_that_is_whole_takes_no_worker_more() -> None:
 
 
 def test_a_deadline_that_cannot_be_met_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"is not longer than a worker's start \(1\.00 h\)"):
+    with pytest.raises(ConfigError, match=r"is not longer than a worker's start \(1h\)"):
         for_deadline(Fraction(10), HOUR, terms(startup=HOUR))
     with pytest.raises(ConfigError, match="take 10,000 workers"):
         for_deadline(Fraction(10_000), Fraction(2), terms(startup=HOUR))

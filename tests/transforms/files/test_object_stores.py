@@ -37,5 +37,8 @@ def test_a_missing_package_is_named_with_what_installs_it(caplog: pytest.LogCapt
     FileSystems.set_options(PipelineOptions([]))  # as building a pipeline does
     with pytest.raises(ConfigError) as caught:
         match("s3://bucket/a.jsonl")
-    assert str(caught.value) == "s3://bucket/a.jsonl: s3:// needs boto3: pip install 'beam-millrace[s3]'"
+    assert (
+        str(caught.value)
+        == "s3://bucket/a.jsonl: s3:// needs boto3, which is not installed: pip install 'beam-millrace[s3]'"
+    )
     assert not caplog.records, "nothing is tried again"

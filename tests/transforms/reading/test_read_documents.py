@@ -92,10 +92,10 @@ def test_two_columns_that_may_be_the_document_are_told_unless_one_is_named(tmp_p
     line = json.dumps({"text": "one", "prompt": "two", "body": {"a": 1}, "custom_id": "x"}).encode()
     letter = read_bytes(tmp_path / "a.jsonl", line)
     assert isinstance(letter, DeadLetter)
-    assert letter.reason == "both `text` and `prompt` in the row: name one of them as the text column"
+    assert letter.reason == "both `text` and `prompt` in the row: name one of them in text_column (--text_column)"
     none = read_bytes(tmp_path / "a.jsonl", b'{"body": "one"}')
     assert isinstance(none, DeadLetter)
-    assert none.reason.endswith("in the row (its columns: `body`): name the text column")
+    assert none.reason.endswith("in the row (its columns: `body`): name the text column in text_column (--text_column)")
     named = read_bytes(tmp_path / "a.jsonl", line, prompt_column="prompt")
     assert isinstance(named, Prompt)
     assert (named.text, named.columns) == ("two", {"text": "one", "body": {"a": 1}})
