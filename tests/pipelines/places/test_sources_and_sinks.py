@@ -310,11 +310,10 @@ def any_user() -> Iterator[None]:
 @pytest.mark.parametrize("flag", ["--output", "--dead_letters"])
 def test_a_folder_that_is_read_only_is_refused_before_the_job(flag: str, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
-    with tempfile.TemporaryDirectory() as folder:  # every user can see the folders above it
+    # Every user can see and write /tmp. The folder of TMPDIR may be private.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o555)
-        asked = options(
-            "--output", f"{tempfile.gettempdir()}/c", flag, f"{folder}/new/c", source=f"{tmp_path}/prompts.jsonl"
-        )
+        asked = options("--output", "/tmp/c", flag, f"{folder}/new/c", source=f"{tmp_path}/prompts.jsonl")
         with any_user(), pytest.raises(ConfigError, match=f"^{flag} {folder}/new/c: the folder {folder} is read-only"):
             check(asked)
 
