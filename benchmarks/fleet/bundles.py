@@ -49,7 +49,7 @@ class _Work:
 
 
 class Bundles:
-    """A Source of a bounded input."""
+    """A RowSource of a bounded input."""
 
     def __init__(self, bundle_rows: int, *, splitting: bool = True) -> None:
         self.lost_tokens = 0

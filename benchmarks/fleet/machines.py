@@ -54,7 +54,7 @@ _SCALING_S = 30.0
 """Seconds from one decision of the autoscaler to the next."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where machines get rows from and where answers go."""
 
     lost_tokens: int
@@ -83,7 +83,7 @@ Act = Callable[[float, Any, Any], None]
 class Fleet:
     """Runs until every row is answered."""
 
-    def __init__(self, config: FleetConfig, rows: Rows, cost: StepCost, source: Source) -> None:
+    def __init__(self, config: FleetConfig, rows: Rows, cost: StepCost, source: RowSource) -> None:
         self.config = config
         self.rows = rows
         self.random = random.Random(config.seed)

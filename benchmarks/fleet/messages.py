@@ -22,7 +22,7 @@ QUEUED_PER_SERVER = 4
 
 
 class Broker:
-    """A Source whose messages any machine with a credit may get."""
+    """A RowSource whose messages any machine with a credit may get."""
 
     def __init__(self) -> None:
         self.lost_tokens = 0
@@ -78,7 +78,7 @@ class Broker:
 
 
 class Balancer(Broker):
-    """A Source that sends a row to the less busy of two servers, a hop away, and refuses rows when its queue is full.
+    """A RowSource that sends a row to the less busy of two servers, a hop away; a full queue refuses rows.
 
     Without arrivals, clients keep as many rows at it as servers and queue take.
     """

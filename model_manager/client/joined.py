@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from ..wire.errors import InvalidRequest
 from ..wire.request import LONGEST_NAME, Output, Request
 
-Result = TypeVar("Result")
-Send = Callable[[Request], Future[Output]]
+Combined = TypeVar("Combined")
+SendRequest = Callable[[Request], Future[Output]]
 
 _SEPARATOR = "\x1f"  # ASCII: unit separator
 _LONGEST = LONGEST_NAME - 32
@@ -41,11 +41,11 @@ def sibling_id(family: str, index: int) -> str:
 
 
 def submit_joined(
-    send: Send,
+    send: SendRequest,
     requests: Iterable[Request],
-    combine: Callable[[list[Output]], Result],
+    combine: Callable[[list[Output]], Combined],
     clock: Callable[[], float] = time.monotonic,
-) -> Future[Result]:
+) -> Future[Combined]:
     """A future of `combine` of all the requests' answers, in order. `send` may wait and raise, as for one request. The
     latency of each answer begins with this call: it includes the time in which earlier requests were sent.
 
@@ -65,11 +65,11 @@ def submit_joined(
     return joined.future
 
 
-class _Joined(Generic[Result]):
+class _Joined(Generic[Combined]):
     """The futures of several requests, and the one future that the caller gets."""
 
-    def __init__(self, count: int, combine: Callable[[list[Output]], Result]) -> None:
-        self.future: Future[Result] = Future()
+    def __init__(self, count: int, combine: Callable[[list[Output]], Combined]) -> None:
+        self.future: Future[Combined] = Future()
         self._combine = combine
         self._missing = count
         self._decided = False

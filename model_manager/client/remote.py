@@ -57,7 +57,7 @@ def remote_adapters(manager: TcpManager, max_loras: int) -> Adapters:
 
     def find(name: str) -> tuple[Adapter, object]:
         before = period()
-        found = _asked(manager, FindAdapter(name))
+        found = _answer(manager, FindAdapter(name))
         if found is None or found.adapter is None:
             raise ManagerUnavailable("no answer") if found is None or found.error is None else found.error.exception()
         return found.adapter, before
@@ -65,7 +65,7 @@ def remote_adapters(manager: TcpManager, max_loras: int) -> Adapters:
     return Adapters(max_loras, find, stamp=lambda _: period())
 
 
-def _asked(manager: TcpManager, question: FindAdapter) -> AdapterFound | None:
+def _answer(manager: TcpManager, question: FindAdapter) -> AdapterFound | None:
     """The answer, as soon as the manager is there; raises ManagerUnavailable as `Remote.connect` does."""
     deadline = time.monotonic() + REACHED_WITHIN
     while True:

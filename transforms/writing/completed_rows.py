@@ -17,7 +17,7 @@ from millrace.model_manager.wire.request import FinishReason
 
 from ..files.object_reads import open_file
 from .answered_rows import entry
-from .csv_rows import read_csv
+from .csv_rows import read_cells
 from .output_files import OutputFiles
 
 _AT_ONCE = 1024
@@ -100,7 +100,7 @@ def _rows(path: str, stream: BinaryIO) -> Iterator[CompletedRow]:
         yield from _parquet_rows(stream)
     elif path.endswith(".csv"):
         _check_last_row(stream)
-        yield from (msgspec.convert(row, CompletedRow) for row in read_csv(stream))
+        yield from (msgspec.convert(row, CompletedRow) for row in read_cells(stream))
     else:
         yield from map(_decode, stream)
 

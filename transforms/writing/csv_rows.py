@@ -34,7 +34,7 @@ def _cell(value: bytes) -> str:
     return msgspec.json.decode(value, type=str) if value.startswith(b'"') else value.decode()
 
 
-def read_csv(stream: Iterable[bytes]) -> Iterator[dict[str, str]]:
+def read_cells(stream: Iterable[bytes]) -> Iterator[dict[str, str]]:
     """The rows, by their columns, as they stand in the cells."""
     csv.field_size_limit(max(_MOST_IN_A_CELL, csv.field_size_limit()))
     yield from csv.DictReader(line.decode("utf-8") for line in stream)

@@ -12,7 +12,7 @@ from millrace.transforms.elements.completions import Completion, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.reading.file_ranges import FileRange
 from millrace.transforms.reading.read_rows import read_range
-from millrace.transforms.writing.csv_rows import read_csv, write_csv
+from millrace.transforms.writing.csv_rows import read_cells, write_csv
 from millrace.transforms.writing.output_rows import json_line, write_rows
 
 
@@ -46,7 +46,7 @@ def test_what_a_row_lacks_is_empty_and_without_rows_there_is_a_header() -> None:
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1))
 def test_any_texts_come_back(texts: list[str]) -> None:
     lines = [msgspec.json.encode({"id": str(at), "value": text}) for at, text in enumerate(texts)]
-    assert [row["value"] for row in read_csv(io.BytesIO(written(*lines)))] == texts
+    assert [row["value"] for row in read_cells(io.BytesIO(written(*lines)))] == texts
 
 
 def test_completions_are_read_as_prompts_again(tmp_path: Path) -> None:
