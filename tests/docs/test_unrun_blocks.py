@@ -1,4 +1,4 @@
-"""Blocks under `<!-- not run: … -->`, as far as they can be tried without what they take.
+"""Blocks under `<!-- not run: … -->`, README's commands, and commands in sentences, as far as they can be tried.
 
 Flags and their values are parsed, a dry run stands in for a submission, pipelines are built and not run, and files,
 extras, build arguments and parameters of templates are there. Each such comment names a test: this one, if no other.
@@ -37,6 +37,9 @@ from tests.model_manager.store.model_hub import serve
 ROOT = Path(__file__).parents[2]
 JOBS = {task.command: task for task in TASKS.values()}
 _BLOCK = re.compile(r"<!-- not run: ([^>]+)-->\n```(\w+)\n(.*?)```", re.DOTALL)
+_README_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+_INLINE = re.compile(r"`((?:\.venv/bin/)?python\s+-m\s[^`]+)`")
+"""A command in a sentence."""
 _DATAFLOW = "--project p --region us-central1 --temp_location gs://b/tmp --input gs://b/in --output gs://b/out"
 
 
@@ -47,11 +50,10 @@ class Block(NamedTuple):
     code: str
 
 
-BLOCKS = [
-    Block(str(page.relative_to(ROOT)), *found)
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    for found in _BLOCK.findall(page.read_text(encoding="utf-8"))
-]
+README = ROOT / "README.md"
+PAGES = {page: page.read_text(encoding="utf-8") for page in (README, *sorted((ROOT / "docs").rglob("*.md")))}
+BLOCKS = [Block(str(page.relative_to(ROOT)), *found) for page, text in PAGES.items() for found in _BLOCK.findall(text)]
+INLINE = [" ".join(code.split()) for text in PAGES.values() for code in _INLINE.findall(text)]
 
 
 def of(language: str) -> list[Block]:
@@ -60,8 +62,9 @@ def of(language: str) -> list[Block]:
 
 def lines() -> Iterator[list[str]]:
     """The words of each command, without comments, prompts of variables and what is set before it."""
-    for block in of("sh"):
-        for line in block.code.replace("\\\n", " ").splitlines():
+    blocks = [block.code for block in of("sh")] + _README_BLOCK.findall(PAGES[README])
+    for code in (*blocks, *INLINE):
+        for line in code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             while words and re.match(r"[A-Z_]+=", words[0]):
                 del words[0]
@@ -137,6 +140,13 @@ def test_images_are_built_from_arguments_that_their_files_take() -> None:
         assert [name for name in given if not re.search(rf"^ARG {name}\b", file, re.MULTILINE)] == []
 
 
+def test_targets_of_make_are_in_the_makefile() -> None:
+    targets = {word for words in commands("make") for word in words}
+    assert {"demo", "test"} <= targets
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [each for each in targets if not re.search(rf"^{each}:", makefile, re.MULTILINE)] == []
+
+
 def test_installed_extras_are_the_distributions() -> None:
     named = [extra for words in commands("pip") for each in re.findall(r"beam-millrace\[([\w,]+)\]", " ".join(words))
              for extra in each.split(",")]  # fmt: skip
@@ -147,7 +157,9 @@ def test_installed_extras_are_the_distributions() -> None:
 def test_named_files_and_programs_are_here() -> None:
     words = [word for line in lines() for word in line]
     files = [word for word in words if word.startswith(("deploy/", "examples/"))]
-    modules = [module for word, module in pairwise(words) if word == "-m"]
+    modules = [
+        module for word, module in pairwise(words) if word == "-m" and (ROOT / module.partition(".")[0]).is_dir()
+    ]
     assert len(files) > 5
     assert len(modules) > 5
     assert [file for file in files if not any(ROOT.glob(file))] == []
@@ -155,7 +167,10 @@ def test_named_files_and_programs_are_here() -> None:
 
 
 BENCHMARKS = [
-    words[words.index("-m") + 1 :] for words in lines() if any(each.startswith("benchmarks.") for each in words)
+    words[words.index("-m") + 1 :]
+    for words in lines()
+    if any(each.startswith("benchmarks.") for each in words)
+    or (any(each.startswith("tests.") for each in words) and any(each.startswith("--") for each in words))
 ]
 
 
