@@ -1,4 +1,4 @@
-"""Adds the text to an output, and to each token with log-probabilities. Of the tokenizer it knows only `Decoder`."""
+"""Adds the text to an output, and to each token that has log-probabilities. Knows the tokenizer only as a `Decoder`."""
 
 from __future__ import annotations
 

@@ -35,13 +35,15 @@ _BETWEEN_LOOKS = 15
 """Steps between two looks at the clock, as a mask of bits."""
 _LONG_NUMBER, _NUMBER, _FIELD_IN_FIELD = re.compile(r"\d{6}"), re.compile(r"\d+"), re.compile(r"\{[^{}]*\{")
 _MOST_JOINED = 16
-"""Operands of `~` and `+` in one expression that are joined before anything is counted."""
+"""An expression may join so many operands with `~` and `+` before its size is checked."""
 _WIDENING = frozenset(
     "center ljust rjust zfill indent wordwrap batch slice round xmlattr urlize strip lstrip rstrip trim".split()
 )
-"""Methods and filters that make up to as much as the product of what they are given, or look at as much."""
+"""Methods and filters whose output, or work, can be as large as the product of the sizes of their arguments."""
 _FORBIDDEN = frozenset(("translate", "expandtabs", "to_bytes", "encode"))
-"""Methods that no chat template needs, and that make much of little; bytes have their own."""
+"""Methods that no chat template needs, and whose output can be far larger than their input. `encode` and `to_bytes`
+give bytes, whose methods are not limited.
+"""
 _PASS, _NAMED = "millrace_pass", "millrace_named"
 """Names of the filters that `_parse` puts into each template."""
 

@@ -1,8 +1,8 @@
-"""The text of an output as its tokens come, in pieces that no later token changes.
+"""Decodes an output while its tokens come, into pieces of text that no later token changes.
 
-Decodes a few tokens at a time, so a token costs the same however long the output is (the prefix-offset method of
-text-generation-inference and vLLM). Of the tokenizer it knows a function that makes text of token ids. Knows no stop
-string.
+It decodes a few tokens at a time, so a token costs the same however long the output is (the prefix-offset method of
+text-generation-inference and vLLM). It knows the tokenizer only as a function from token ids to text, and knows no stop
+strings.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Closes an output that its budget has cut: a short ending replaces some of its last tokens.
 
-The search runs once, after the last token, so no token of an output is ever refused for its sake. `endings.py` says
-which endings an output may get; if none of them is found, the output stays cut. The module knows what a matcher allows
-next. Of the grammar it knows only the literals in it.
+The search runs once, after the last token, so it never refuses a token while the output is generated. `endings.py`
+says which endings an output may get; if none of them is found, the output stays cut. This module knows what a matcher
+allows next, and the literals of the grammar. It knows nothing else of the grammar.
 
-A beam search over bytes tries first what ends things: literals, brackets, quotes, separators. In text that may not end
-yet it tries the longest piece that may follow. An ending that it returns is allowed, and the output may end there.
-Probably no shorter one exists; that is not proven. The work is limited by the number of states, never by time, so the
-result is the same each time.
+A beam search over bytes first tries bytes that close something: literals, brackets, quotes, separators. Inside text
+that may not end yet, it tries the longest piece that may follow. An ending that it returns is allowed, and the output
+may end there. Probably no shorter one exists; that is not proven. The work is limited by the number of states, never by
+time, so the result is the same each time.
 
 Single tokens are tried and no masks are made, so the vocabulary's size does not matter. A state costs 20 to 50 µs under
 a plain schema, more where the grammar is ambiguous, and a pause of about 0.1 ms.

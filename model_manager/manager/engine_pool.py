@@ -38,11 +38,11 @@ RUNNING = (State.LOADING, State.READY, State.RESTARTING)
 """States in which there is a process, or one is being started."""
 
 AHEAD = 0.25
-"""An engine may have more work than another, by this part of its work, to keep requests with one prompt together."""
+"""Requests with one prompt stay on one engine until it has this share more work than another engine."""
 SHARE = 16
-"""Requests that may pass a less urgent one on their way to an engine, before the longest waiting of these is next."""
+"""After so many more urgent requests went to an engine, the less urgent request that has waited longest is next."""
 PART_OF_ROWS = 4
-"""So many less urgent requests, as a part of those that the engine runs at once, get there though it has no room."""
+"""An engine without room still takes less urgent requests: a fourth of the requests that it runs at once."""
 _STATS = EngineStats.__struct_fields__
 _MOST_FAMILIES = 4096
 """Families remembered; an engine's cache hardly holds the prompts of more."""

@@ -25,9 +25,9 @@ def usable_cores() -> int:
 
 
 def cores_of_engines() -> int:
-    """Cores that engines on the CPU divide: as many as OMP_NUM_THREADS says, where it is set, else all usable ones.
+    """Cores that engines on the CPU share: OMP_NUM_THREADS of them if it is set, else all usable ones.
 
-    Of a list, as OpenMP takes it for regions in each other, the first number.
+    OMP_NUM_THREADS may be a list, one number for each level of nested parallel regions: the first one counts.
     """
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(told) if told.isdecimal() and int(told) else usable_cores()

@@ -72,9 +72,9 @@ def count_tokens(
     input_format: str | None = None,
     sample: int | None = None,
 ) -> TokenCounts:
-    """Over all rows, or where there are more than `sample`, over as many, taken evenly from all of the input.
+    """Count the tokens of all rows. An input of more than `sample` rows is sampled: `sample` rows, spread evenly.
 
-    Of a very large input only a part is read for that, chosen by chance. Raises ConfigError where no row is a prompt.
+    Of a very large input only randomly chosen parts are read. Raises ConfigError if no row is a prompt.
     """
     ranges = [part for file in match_files(list(patterns)) for part in split_file(file, input_format)]
     rows = count_rows(patterns, input_format)

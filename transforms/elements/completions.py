@@ -81,11 +81,13 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return content_id((self.content, self.params) if model is None else (self.content, self.params, model))
 
     def digest(self, job: str, params: SamplingParams, task: Sequence[Any] = ()) -> bytes:
-        """A hash of everything that its result in this job depends on, and its id; `task` is what is asked of it."""
+        """A hash of the prompt's id and of everything that its result in this job depends on. `task`: the task and its
+        settings.
+        """
         return hashlib.sha256(canonical((job, self.id, self.content, params, *task))).digest()
 
     def row(self) -> Any:
-        """The row as it was read; else one that reads as this prompt again."""
+        """The row as it was read, if it is known; else a row that is read as an equal prompt."""
         if self.original is not None:
             return msgspec.json.decode(self.original)
         if self.text is not None and self.source and self == Prompt(id=self.source, text=self.text, source=self.source):

@@ -1,4 +1,4 @@
-"""Prompts that are documents: what is asked about them is not in them."""
+"""Prompts that hold a document alone. The question about the document comes from the transform, not from the row."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from .blanks import is_blank
 
 
 def rows_of_documents(text_column: str | None) -> RowShape:
-    """Rows with a document in that column, or else as RowShape has it; what else they have is theirs."""
+    """The shape of rows that hold a document in `text_column`, or in one of RowShape's default columns. Other columns
+    are passed through; none is a sampling parameter.
+    """
     return RowShape(prompt_column=text_column, documents=True, row_params=False)
 
 
 def document_of(prompt: Prompt) -> str:
-    """Its text; raises InvalidRequest where it is something else, or blank."""
+    """The document's text; raises InvalidRequest if the prompt is not a text, or is blank."""
     if prompt.text is None:
         raise InvalidRequest("a document is text, not messages or token ids")
     if is_blank(prompt.text):

@@ -1,11 +1,11 @@
-"""An answer that comes in pieces with their token ids, and what of it another try goes on from. Knows no dialect.
+"""An answer that comes in pieces with their token ids, and the tokens that a retry continues from. Knows no dialect.
 
     pieces ──► unsettled ──another piece comes──► kept
 
-A piece without text may hold text back: half a character, or what may begin a stop string. So tokens are kept together
-with the next text. Several tokens may have text and hold back half a character at their end: they are kept once the
-next text begins with a character of ASCII, which no other half can be. What came last is not kept yet: it may have
-ended the answer.
+A server may hold text back: half a character, or the beginning of what may be a stop string. The tokens of a piece
+without text are therefore kept only together with the next text. The tokens of a piece with text may end in half a
+character, too: a piece of several tokens is kept once the next text begins with an ASCII character, which cannot be the
+other half. The last piece is not kept yet, since it may have ended the answer.
 """
 
 from __future__ import annotations

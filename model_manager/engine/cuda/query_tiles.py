@@ -19,10 +19,11 @@ class Tiles:
 
 
 def cut_tiles(step: StepInput, *, narrow: int, wide: int) -> Tiles:
-    """A sequence of at most `narrow` tokens is one narrow tile, any other as many of `wide` tokens as it takes.
+    """Cut the step into tiles. A sequence of at most `narrow` tokens is one narrow tile; a longer one is cut into tiles
+    of `wide` tokens.
 
-    A sequence without context is padding: its tile has no tokens. Of each width those with the most context come first:
-    the longest work begins earliest.
+    A sequence without context is padding: its tile has no tokens. Among tiles of one width, the tiles with the most
+    context come first, so that the longest work begins earliest.
     """
     starts, counts = step.query_starts[:-1], np.diff(step.query_starts)
     order = np.argsort(-step.context_lens, kind="stable").astype(np.int32)

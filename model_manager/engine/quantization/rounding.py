@@ -64,10 +64,10 @@ def round_rows(rows: torch.Tensor, to: torch.dtype) -> RoundedRows:
 
 
 def round_groups(matrix: torch.Tensor, group: int) -> RoundedGroups:
-    """Round [out, in] to 4 bits; each `group` values of a row lie between a lowest and a highest step of their own.
+    """Round [out, in] to 4 bits. Each group of `group` values in a row has a scale and a middle of its own.
 
-    Of several ranges around the group's middle, the one with the least squared error is taken. Scales and middles are
-    rounded to bfloat16, which is all that the products read.
+    Several ranges around a group's middle are tried; the range with the least squared error is taken. Scales and
+    middles are rounded to bfloat16, because the products read them in bfloat16.
     """
     grouped = matrix.float().unflatten(1, (-1, group))
     low, high = grouped.amin(-1), grouped.amax(-1)

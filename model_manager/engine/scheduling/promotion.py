@@ -12,17 +12,17 @@ from .batch_table import Scheduled
 from .sequence import QueueRank, Sequence
 
 SHARE = 16
-"""Tokens of more urgent sequences for each one of the less urgent that wait."""
+"""For so many tokens of more urgent sequences, the less urgent sequences that wait get one token."""
 TURN, TURN_PART, LONGEST_TURN = 16, 4, 64
-"""Tokens that a sequence generates before its promotion ends: a fourth of those that it has, since all of them may have
-to be computed again before its next turn, but within these bounds.
+"""Tokens that a sequence generates before its promotion ends: a fourth of the tokens that it has, 16 to 64. All its
+tokens may have to be computed again before its next turn, so a longer sequence gets a longer turn.
 """
 PART_OF_ROWS = 4
 """A fourth of the sequences that run may be promoted, and at least one."""
 PART_OF_BLOCKS = 4
-"""None is promoted beside others that need more than a fourth of the blocks."""
+"""Beside other promoted sequences no sequence is promoted if they all need more than a fourth of the blocks."""
 BANK = 4
-"""What less urgent sequences have without a promotion counts as had beforehand, up to so many times the most owed."""
+"""Tokens that less urgent sequences get without a promotion count as paid ahead, up to so many times the most owed."""
 PROMOTED = -(1 << 62)
 """The priority number of promoted sequences, lower than any request's."""
 
@@ -44,7 +44,9 @@ class Promotion:
 
     @property
     def is_due(self) -> bool:
-        """True if one that waits is to be promoted beside those that are; one without its adapter does not count."""
+        """True if another waiting sequence is to be promoted. Promoted sequences that wait for an adapter are not
+        counted as promoted.
+        """
         promoted = sum(not each.lacks_adapter for each in self.promoted)
         return promoted < self._most and self._owes(promoted + 1)
 
@@ -85,8 +87,8 @@ class Promotion:
         return spent
 
     def count(self, batch: Sequences[Scheduled], most_urgent: float, least_urgent: int | None) -> None:
-        """Count the tokens of a step. `most_urgent`: the lowest priority number; `least_urgent`: the highest of those
-        that wait; None if nobody waits for more urgent ones.
+        """Count the tokens of a step. `most_urgent`: the lowest priority number of all sequences. `least_urgent`: the
+        highest priority number of the sequences that wait; None if no sequence waits for a more urgent one.
         """
         numbers = [sequence.params.priority for sequence in self.promoted]
         least_urgent = max(numbers if least_urgent is None else [*numbers, least_urgent], default=None)

@@ -424,7 +424,7 @@ class Scheduler:
 
 
 def _awaits_adapter(sequence: Sequence) -> bool:
-    """True if it is promoted, and waits for an adapter: it holds up only those that take one too."""
+    """True if a promoted sequence waits for its adapter: it holds up only sequences that need an adapter too."""
     return sequence.turn_ends is not None and sequence.lacks_adapter
 
 

@@ -94,8 +94,10 @@ class WaitingQueue:
         return max(self._priorities, default=None)
 
     def longest_waiting(self, above: float, *, without_adapter: bool = False) -> Sequence | None:
-        """The first to arrive of those that have run, and the first to be queued of the others, with a priority number
-        above this one. Looks at the more urgent ones that were queued before it.
+        """The sequence that has waited longest among those with a priority number over `above`; None without one.
+
+        A preempted sequence counts from its arrival. Sequences that have not run yet are searched in the order in which
+        they were queued, up to the first one that suits.
         """
         if self.least_urgent is None or self.least_urgent <= above:
             return None

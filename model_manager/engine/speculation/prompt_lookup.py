@@ -36,10 +36,10 @@ def look_up(
 ) -> list[list[int]]:
     """Guesses for S sequences, at most `counts[s]` for sequence s; none if the sequence's end has not occurred before.
 
-    `tokens` is [S, W]; row s is a sequence of `lengths[s]` tokens (at least 1), and what follows is ignored. Of all
-    earlier places, the one counts whose last tokens agree furthest back with the sequence's end, over `shortest` to
-    `longest` tokens, and of equal ones the latest. A guess that reaches the sequence's end continues from its own
-    beginning, so repetition is guessed to go on.
+    `tokens` is [S, W]; row s is a sequence of `lengths[s]` tokens (at least 1), the rest of the row is ignored. The
+    search looks for an earlier copy of the sequence's last tokens: the longest copy of `shortest` to `longest` tokens,
+    and the latest one if several are equally long. The tokens after the copy are the guess. A guess that reaches the
+    sequence's end continues from its own beginning, so repetition is guessed to go on.
     """
     guesses: list[list[int]] = [[] for _ in counts]
     rows, starts = _places_after_matches(tokens, lengths, shortest, longest)

@@ -154,7 +154,7 @@ def _unsaid(digest: Digest, what: str) -> str:
 def _bars(name: str, numbers: HistogramSketch, unit: str) -> Plot:
     caption = (
         f"{name}: half at most about {numbers.quantile(0.5):,} {unit}, 95 % about {numbers.quantile(0.95):,}, "
-        f"all {numbers.most:,}; {numbers.mean:,.1f} on average, of {numbers.count:,} rows"
+        f"all {numbers.most:,}; {numbers.mean:,.1f} on average, of {counted(numbers.count, 'row')}"
     )
     return Plot(bar_plot(name, numbers, unit), caption)
 

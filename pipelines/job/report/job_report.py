@@ -202,7 +202,7 @@ class JobReport:
             ("rows failed", f"{outcome.dead_letters:,}", reasons(outcome.failures)),
             ("prompt tokens", f"{outcome.prompt_tokens:,}", f"{outcome.cached_tokens:,} from the cache"),
             ("generated tokens", f"{outcome.generated_tokens:,}", ""),
-            *([("computed again", f"{again:,} tokens", AGAIN)] if again else []),
+            *([("computed again", counted(again, "token"), AGAIN)] if again else []),
             *([("time", span(outcome.seconds), RAN)] if state == "done" and outcome.seconds else []),
             *([("startup", span(outcome.startup), STARTUP)] if outcome.startup else []),
             *([("speed", rate[0], ", ".join(rate[1:]))] if rate else []),
