@@ -24,7 +24,9 @@ from ..files.lines import Line
 BOM = b"\xef\xbb\xbf"
 """What text in UTF-8 may begin with."""
 SHOWN = 2000
-"""Bytes that a dead letter has of a row that is no object."""
+"""Bytes that a dead letter has of a row that is too long, or not UTF-8."""
+_KEPT = 65_536
+"""Characters that a dead letter has of a row that is not JSON: enough to mend it; `source` says where all of it is."""
 _Parse = Callable[[str, RowShape, str], Prompt | DeadLetter]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -81,7 +83,7 @@ def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
     try:
         row = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return letter(UnreadableRow(f"not JSON: {_fault(text) or without_prefix(error)}"), position, text)
+        return letter(UnreadableRow(f"not JSON: {_fault(text) or without_prefix(error)}"), position, text[:_KEPT])
     return prompt_or_letter(row, shape, position, text)
 
 

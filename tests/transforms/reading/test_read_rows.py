@@ -173,6 +173,14 @@ def test_what_is_wrong_with_json_is_said_once(tmp_path: Path) -> None:
     assert reasons([letter]) == ["not JSON: invalid character (byte 11)"]
 
 
+def test_a_letter_has_the_beginning_of_a_long_row_that_is_not_json(tmp_path: Path) -> None:
+    """Whole, a row of bytes that JSON has to escape would be six times as long in the output."""
+    (letter,) = read_bytes(tmp_path, "a.jsonl", bytes(100_000) + b"\n", limit=2**20)
+    assert isinstance(letter, DeadLetter)
+    assert letter.row == "\0" * 65_536
+    assert letter.source == f"{tmp_path / 'a.jsonl'}@0"
+
+
 @pytest.mark.parametrize("half", ["\\ud800", "a\\udc00", "\\ud83d\\ud83d\\ude00"])
 def test_half_a_character_is_said_to_be_that(tmp_path: Path, half: str) -> None:
     good, bad = read_bytes(tmp_path, "a.jsonl", f'{{"prompt": "\\ud83d\\ude00"}}\n{{"prompt": "{half}"}}\n'.encode())
