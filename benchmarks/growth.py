@@ -76,14 +76,15 @@ class Resumed:
 class Watch:
     """What the processes of a job hold and have used, looked at while they run."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, roles: Sequence[str] = _ROLES) -> None:
         self._job = job
+        self._roles = roles
         self._used: dict[tuple[str, int], float] = {}
         self._held: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def look(self) -> None:
         """Take in what is there now."""
-        for role in _ROLES:
+        for role in self._roles:
             for process in self._job.victims(role):
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     times = process.cpu_times()
@@ -93,7 +94,7 @@ class Watch:
 
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds by role, of processes that are gone too."""
-        return {role: round(sum(s for (of, _), s in self._used.items() if of == role), 2) for role in _ROLES}
+        return {role: round(sum(s for (of, _), s in self._used.items() if of == role), 2) for role in self._roles}
 
     def peak_mb(self) -> dict[str, float]:
         """The most that a look found, by role."""
@@ -110,9 +111,9 @@ class Watch:
 
 
 @contextmanager
-def watched(job: Job) -> Iterator[Watch]:
+def watched(job: Job, roles: Sequence[str] = _ROLES) -> Iterator[Watch]:
     """Looks while the block runs."""
-    watch = Watch(job)
+    watch = Watch(job, roles)
     with repeatedly(watch.look, every=_LOOK):
         yield watch
 

@@ -1,7 +1,8 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
 each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
 (benchmarks.server) and clients that hang up there (benchmarks.hang_ups), a simulated fleet (benchmarks.simulation),
-greedy answers that differ (benchmarks.agreement), and jobs that grow (benchmarks.growth).
+greedy answers that differ (benchmarks.agreement), and jobs that grow
+(benchmarks.growth, benchmarks.kafka_growth).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return _sizes(figures["sizes"])
     if "hang_ups" in figures:
         return _hang_ups(figures)
+    if "stretches" in figures:
+        return _stretches(figures)
     if "resumed" in figures:
         return _resumed(figures["resumed"])
     if "clients" in figures:
@@ -84,6 +87,22 @@ def _size(size: dict[str, Any], roles: tuple[str, ...]) -> list[str]:
         *(f"{size['peak_mb'][role]:,.0f}" for role in roles),
         *(f"{round(slopes[role], 1) + 0:.1f}" if role in slopes else "–" for role in roles),  # + 0: no minus zero
     ]
+
+
+def _stretches(figures: dict[str, Any]) -> list[list[str]]:
+    stretches = figures["stretches"]
+    roles = list(stretches[0]["mb"])
+    head = ["messages", "messages/s", "processor time of a further message, ms", *(f"{role}, MB" for role in roles)]
+    rows = [
+        [
+            f"{each['messages']:,}",
+            f"{each['messages_per_s']:,.0f}",
+            f"{each['ms_a_message']:.2f}",
+            *(f"{each['mb'][role]:,.0f}" for role in roles),
+        ]
+        for each in stretches
+    ]
+    return [head, ["---"] * len(head), *rows]
 
 
 def _resumed(found: list[dict[str, Any]]) -> list[list[str]]:

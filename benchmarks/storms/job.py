@@ -52,6 +52,8 @@ class Job:
 
     folder: Path
     flags: Sequence[str]
+    places: tuple[str, str] | None = None
+    """Where it reads and writes; by default files of its folder."""
     more_environment: dict[str, str] = field(default_factory=dict)
     """What its processes get beside `surroundings`."""
     limits: dict[int, int] = field(default_factory=dict)
@@ -91,7 +93,8 @@ class Job:
     def start(self, *more: str) -> None:
         """Start a launcher; its output goes to files, which are the last one's; `errors` has the errors of all."""
         self._keep_errors()
-        command = job_command("run", self.folder / "in" / "rows-*.jsonl", self.folder / "out" / "c")
+        files = (self.folder / "in" / "rows-*.jsonl", self.folder / "out" / "c")
+        command = job_command("run", *(self.places or files))
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 [*command, *self.flags, *more],
