@@ -70,8 +70,9 @@ def message(number: int) -> bytes:
     return json.dumps({"id": f"m{number}", "prompt": f"What is {number % 97} + {number % 89}?"}).encode()
 
 
-def number_of(key: bytes) -> int:
+def number_of(key: bytes | None) -> int:
     """The number of the message that an answer, or a dead letter, is for."""
+    assert key is not None, "an answer has its row's id as its key"
     return int(key[1:])
 
 
