@@ -60,6 +60,7 @@ TRACES = [
 ]
 PLOTS = ["matplotlib>=3.10,<4"]
 DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
+S3 = ["boto3>=1.34,<2"]
 NOTEBOOK = ["ipykernel>=6", *PLOTS]
 
 setup(
@@ -97,7 +98,7 @@ setup(
         "bench": PLOTS,
         "serve": SERVE,
         "traces": TRACES,
-        "s3": ["boto3>=1.34,<2"],
+        "s3": S3,
         "notebook": NOTEBOOK,
         "docs": DOCS,
         "dev": [
@@ -106,6 +107,7 @@ setup(
             *DOCS,
             *SERVE,
             *TRACES,
+            *S3,
             "gcp-storage-emulator",
             "httpx",
             "hypothesis",

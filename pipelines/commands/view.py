@@ -15,7 +15,7 @@ from apache_beam.io.filesystems import BeamIOError
 
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, counted
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.files.file_systems import match
+from millrace.transforms.files.file_systems import match, use_surroundings
 from millrace.transforms.files.formats import NamedFormat
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 
@@ -40,6 +40,7 @@ def _view(arguments: Sequence[str]) -> int:
     flags = _parser().parse_args(list(arguments))
     if flags.rows < 1:
         raise ConfigError(f"--rows {flags.rows}: takes 1 or more")
+    use_surroundings()
     paths = files_named(flags.places)
     if flags.output:
         read = [*paths, *(each for given in flags.input or () for each in given)]

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import StandardOptions
 
 from millrace.model_manager.wire.conversion import did_you_mean, nearest
@@ -161,7 +160,6 @@ def check_checkpoints(options: JobOptions) -> None:
 
 def _check_folders(options: JobOptions) -> None:
     if options.runner.is_on_this_machine:  # elsewhere other machines look
-        FileSystems.set_options(options.beam)  # as building the pipeline will
         for address in options.input:
             if isinstance(address, WatchedFiles):
                 check_place(address)

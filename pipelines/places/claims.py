@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from apache_beam.io.filesystems import FileSystems
-
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Files
 from millrace.transforms.files.object_stores import GS
@@ -39,7 +37,6 @@ def claimed(options: JobOptions) -> Iterator[None]:
 
     At the end the claims are gone, and folders that were made for them and are empty.
     """
-    FileSystems.set_options(options.beam)  # as building the pipeline will
     with contextlib.ExitStack() as claims:
         for flag, address in (("--output", options.output), ("--dead_letters", letters_apart(options))):
             if isinstance(address, Files):

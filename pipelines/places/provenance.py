@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from apache_beam.io.filesystems import FileSystems
 
 from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.transforms.files.file_systems import create, exists
@@ -47,7 +46,6 @@ _log = logging.getLogger(__name__)
 
 def check_settings(files: OutputFiles, options: JobOptions) -> None:
     """Check the settings of a resumed job. Raises ConfigError if the existing rows were made with other settings."""
-    FileSystems.set_options(options.beam)  # as building the pipeline will
     if not _has_rows(files):
         return
     if (earlier := _noted(files)) is None:

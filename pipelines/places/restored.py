@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from apache_beam.io.filesystems import FileSystems
-
 from millrace.model_manager.wire.errors import ConfigError, ModelError
 from millrace.transforms.addresses import Files
 from millrace.transforms.files.file_systems import create, exists, remove
@@ -29,7 +27,6 @@ def restored_if_nothing_written(options: JobOptions) -> Iterator[None]:
 
     A job that may go on without this process is over only where it was refused while it started.
     """
-    FileSystems.set_options(options.beam)  # as building the pipeline will
     addresses = (options.output, letters_apart(options))
     before = [_Before(files_at(each)) for each in addresses if isinstance(each, Files)]
     try:

@@ -18,6 +18,7 @@ from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, Mode
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.addresses import parse as parse_address
 from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.files.file_systems import use_surroundings
 from millrace.transforms.requests.model_transform import chat_with
 
 from ..edge import at_the_edge
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _plan(arguments: Sequence[str]) -> int:
     flags = plan_parser().parse_args(list(arguments))
+    use_surroundings()
     _check(flags)
     plan = make_plan(flags)
     print(json.dumps(as_json(plan), indent=1) if flags.json else "\n".join(as_text(plan)))

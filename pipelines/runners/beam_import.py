@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _NEVER_USED = ("pandas", "pymongo", "IPython", "google.cloud.bigquery", "google.cloud.bigquery_storage_v1")
-_USED_WHERE_NAMED = {"google.cloud.pubsub": "pubsub", "google.cloud.dataflow": "dataflow"}
-"""Used by a job one of whose flags has that word in it."""
+_USED_WHERE_NAMED = {"google.cloud.pubsub": "pubsub", "google.cloud.dataflow": "dataflow", "boto3": "s3:"}
+"""Used by a job one of whose flags has that text in it."""
 _USERS_CODE = re.compile(r"--runner[= ]\S*\.|--schema[= ]\S*:")
 """A class of the user's, whose module may want all of Beam."""
 

@@ -247,6 +247,8 @@ class _Connection(BaseHTTPRequestHandler):
         for name, value in reply.headers.items():
             if name.lower() not in _NOT_PASSED_ON:
                 self.send_header(name, value)
+        if self.command == "HEAD":
+            length = int(reply.headers.get("Content-Length", 0))  # of the body that a GET would have
         if length is not None:
             self.send_header("Content-Length", str(length))
         self.send_header("Connection", "close")

@@ -13,6 +13,7 @@ from tests.servers.installed import installed
 
 PACKAGES = {
     "pytriton": ("nvidia-pytriton==0.7.0",),
+    "moto": ("moto[s3,server]==5.2.5",),
     "ray": ("ray[serve]==2.60.0",),
     "openai_clients": ("instructor==1.17.0", "litellm==1.110.2", "langchain-openai==1.7.4"),
     "schemathesis": ("schemathesis==4.32.5",),

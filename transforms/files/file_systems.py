@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from millrace.model_manager.wire.errors import ConfigError
 
@@ -25,6 +26,11 @@ from .object_stores import explained, is_local, repeated
 
 _STORES = ("gs", "s3")
 _OBJECT = re.compile(r"\w+://[^/]+/.*")
+
+
+def use_surroundings() -> None:
+    """Reach stores with what the environment says, where no job has options: without any Beam's S3 is an error."""
+    FileSystems.set_options(PipelineOptions([]))
 
 
 def match(pattern: str) -> list[FileMetadata]:

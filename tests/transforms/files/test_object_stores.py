@@ -1,7 +1,6 @@
 """What is said of a store that cannot be reached from here, and of a disk that takes no more."""
 
 import errno
-import importlib.util
 import os
 import resource
 from collections.abc import Iterator
@@ -32,8 +31,10 @@ def test_a_file_that_the_disk_does_not_take_is_named(tmp_path: Path) -> None:
     assert caught.value.filename == path
 
 
-@pytest.mark.skipif(importlib.util.find_spec("boto3") is not None, reason="boto3 is installed")
-def test_a_missing_package_is_named_with_what_installs_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_package_is_named_with_what_installs_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apache_beam.io.aws.clients.s3.boto3_client.boto3", None)
     FileSystems.set_options(PipelineOptions([]))  # as building a pipeline does
     with pytest.raises(ConfigError) as caught:
         match("s3://bucket/a.jsonl")

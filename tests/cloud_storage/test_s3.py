@@ -1,0 +1,126 @@
+"""The main job with prompts and output on s3://, and real processes, while requests fail."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import BufferReader
+
+from tests.job_commands import job_command
+from tests.servers.faulty_http import ALWAYS, FaultyProxy, Lost, Reset, Status, Truncated
+from tests.servers.s3 import S3Bucket, calls, s3
+
+pytestmark = pytest.mark.runners
+
+_WITHIN = 300.0
+ROWS = [{"id": f"r{number}", "prompt": f"What is {number} + 1?"} for number in range(60)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyProxy]:
+    with s3(tmp_path_factory.mktemp("s3")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(server: FaultyProxy) -> Iterator[S3Bucket]:
+    bucket = S3Bucket(server)
+    for number in range(2):
+        lines = [json.dumps(row) + "\n" for row in ROWS[number::2]]
+        bucket.put(f"in/rows-{number}.jsonl", "".join(lines).encode())
+    yield bucket
+    server.heal()
+
+
+class Runs:
+    """`millrace` in processes that reach the bucket."""
+
+    def __init__(self, bucket: S3Bucket, folder: Path) -> None:
+        self._bucket = bucket
+        (folder / "tmp").mkdir()
+        own = {"MILLRACE_RUNTIME_DIR": str(folder / "rt"), "TMPDIR": str(folder / "tmp")}
+        self._environment = {**os.environ, **bucket.surroundings, **own}
+
+    def run(self, output: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        """A job from the bucket to the bucket."""
+        address = self._bucket.address
+        command = job_command("run", f"{address}/in/*.jsonl", f"{address}/{output}")
+        return self.command(*command[2:], "--backend=fake", "--max_tokens=4", "--linger=0.5", *flags)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Any of its commands, by the arguments after `python -m`."""
+        command = [*job_command("", "", "")[:2], *arguments]
+        return subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=_WITHIN, check=False
+        )
+
+
+@pytest.fixture
+def runs(bucket: S3Bucket, tmp_path: Path) -> Runs:
+    return Runs(bucket, tmp_path)
+
+
+def rows(bucket: S3Bucket, prefix: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for name in bucket.names(prefix) for line in bucket.get(name).splitlines()]
+
+
+def test_a_job_is_answered_resumed_replaced_viewed_and_planned(bucket: S3Bucket, runs: Runs, tmp_path: Path) -> None:
+    bucket.put("in/rows-0.jsonl", bucket.get("in/rows-0.jsonl") + b"bad\n")
+    ended = runs.run("out/c")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(row["id"] for row in rows(bucket, "out/c-")) == sorted(row["id"] for row in ROWS)
+    assert [row["row"] for row in rows(bucket, "out/c.dead_letters-")] == ["bad"]
+    assert "What is " in bucket.get("out/c.report.html").decode()
+    assert bucket.names("out/c.tmp") == []
+
+    bucket.put("in/rows-2.jsonl", b'{"id": "new", "prompt": "What else?"}\n')
+    refused = runs.run("out/c", "--quiet")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--resume adds what is missing" in refused.stderr
+    before = rows(bucket, "out/c-")
+    assert runs.run("out/c", "--resume").returncode == 0
+    assert [row for row in rows(bucket, "out/c-") if row["id"] != "new"] == before
+    assert len(rows(bucket, "out/c-")) == len(ROWS) + 1
+
+    replaced = runs.run("out/c", "--overwrite", "--output_format=parquet")
+    assert replaced.returncode == 0, replaced.stderr
+    table = pq.read_table(BufferReader(bucket.get(bucket.names("out/c-")[0])))
+    assert sorted(table["id"].to_pylist()) == sorted([*(row["id"] for row in ROWS), "new"])
+
+    page = tmp_path / "page.html"
+    looked = runs.command("millrace", "view", f"{bucket.address}/out/c", "--output", str(page))
+    assert looked.returncode == 0, looked.stderr
+    assert "r59" in page.read_text()
+    planned = runs.command(
+        "millrace", "plan", "--input", f"{bucket.address}/in/*.jsonl", "--tokens_per_second=9", "--json"
+    )
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["input"]["rows"] == len(ROWS) + 2
+
+
+def test_requests_that_fail_are_made_again(bucket: S3Bucket, runs: Runs) -> None:
+    reads, writes = calls("GET", "in/rows"), calls("PUT", "out/c")
+    rules = [
+        bucket.proxy.inject(fault, reads, after=n)
+        for n, fault in enumerate([Status(503), Lost(), Reset(100), Truncated(100, "part")])
+    ]
+    rules += [bucket.proxy.inject(fault, writes, after=n) for n, fault in enumerate([Status(503), Lost()])]
+    ended = runs.run("out/c")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(row["id"] for row in rows(bucket, "out/c-")) == sorted(row["id"] for row in ROWS)
+    assert sum(rule.happened for rule in rules) == len(rules)
+
+
+@pytest.mark.parametrize(("method", "what"), [("GET", "in/rows"), ("PUT", "out/c")])
+def test_what_stays_refused_is_one_sentence(bucket: S3Bucket, runs: Runs, method: str, what: str) -> None:
+    bucket.proxy.inject(Status(403), calls(method, what), ALWAYS)
+    ended = runs.run("out/c", "--quiet")
+    assert ended.returncode in (1, 2)
+    assert re.fullmatch(rf"millrace: .*s3://\S+/{what}.*403.*\n", ended.stderr), ended.stderr
+    assert bucket.names("out/c-") == []
