@@ -5,8 +5,9 @@
 The broker is on this machine, and its input topic is filled before the job starts; the engine computes no model. The
 job's processes are looked at four times a second: resident memory, and the processor time that they have used. The
 figures are those between two powers of ten of answered messages, from 1,000 on, so the job's start does not count.
-`mb_per_100000_messages` is the slope of a line through a process's memory in the second half. In the end the answers
-are read back: how many messages have none (`lost`), and how many answers come twice (`doubled`). The broker is fetched
+`mb_per_100000_messages` is the slope of a line through a process's memory in the second half. As soon as there are as
+many answers as messages they are read back: how many messages have none (`unanswered`), and how many answers come twice
+(`doubled`). The broker is fetched
 by Maven on first use, and Prism is built by Go, unless it is named. The last line is JSON.
 """
 
@@ -88,7 +89,9 @@ def stretches(watch: Watch, answered: Iterator[int], total: int) -> list[Stretch
         if before is not None:
             found.append(_between(before, mark, watch.peak_mb()))
             print(found[-1], flush=True)
-        before, following = mark, following * 10
+        before = mark
+        while following <= count:
+            following *= 10
         if count >= total:
             break
     return found
@@ -128,10 +131,13 @@ def times_each(broker: Kafka, topic: str, total: int) -> np.ndarray:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     left = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)[1]
+    since = time.monotonic()
     while left > 0:
         records = [each for each in consumer.consume(_AT_ONCE, timeout=1) if each.error() is None]
-        left -= len(records)
+        left, since = left - len(records), time.monotonic() if records else since
         np.add.at(found, [number_of(each.key()) for each in records], 1)
+        if time.monotonic() - since > _STALLED:
+            raise RuntimeError(f"{left:,} answers are not given by the broker")
     consumer.close()
     return found
 
@@ -161,7 +167,7 @@ def measure(folder: Path, location: Path, total: int) -> dict[str, object]:
         "messages_per_s": round(rate, 1),
         "stretches": [*map(asdict, found)],
         "mb_per_100000_messages": watch.slopes(rate),
-        "lost": int((times == 0).sum()),
+        "unanswered": int((times == 0).sum()),
         "doubled": int((times - 1).clip(0).sum()),
         "status": status,
     }

@@ -64,7 +64,7 @@ def measure(folder: Path, size: int) -> Figures:
     started = time.monotonic()
     with watched(job) as watch:
         job.start()
-        job.wait(_WITHIN)
+        assert job.wait(_WITHIN) == 0, job.said()[-3000:]
         seconds = time.monotonic() - started
         watch.look()
     stop_models(job.runtime)

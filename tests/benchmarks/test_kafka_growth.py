@@ -38,6 +38,8 @@ def test_a_stretch_is_between_two_powers_of_ten(tmp_path: Path) -> None:
 def test_the_last_stretch_ends_with_the_last_message(tmp_path: Path) -> None:
     found = stretches(_Watch(Job(tmp_path, [])), iter([1_000, 1_200]), 1_200)
     assert [each.messages for each in found] == [1_200]
+    late = stretches(_Watch(Job(tmp_path, [])), iter([0, 12_000, 12_000, 13_000, 25_000]), 25_000)
+    assert [each.messages for each in late] == [25_000], "a look may pass two powers of ten"
 
 
 def test_an_answer_names_its_message() -> None:
@@ -61,7 +63,7 @@ def test_a_topic_is_answered_and_each_message_once(
     main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures == json.loads(kept.read_text())
-    assert (figures["messages"], figures["lost"], figures["doubled"]) == (300, 0, 0)
+    assert (figures["messages"], figures["unanswered"], figures["doubled"]) == (300, 0, 0)
     assert figures["stretches"][-1]["messages"] == 300
     assert all(mb > 0 for mb in figures["stretches"][-1]["mb"].values())
     assert set(figures["stretches"][-1]["mb"]) == {"launcher", "prism", "manager", "engine"}

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import BufferReader
 
 from tests.job_commands import job_command
-from tests.servers.faulty_http import ALWAYS, FaultyProxy, Lost, Reset, Status, Truncated
+from tests.servers.faulty_http import ALWAYS, Fault, FaultyProxy, Lost, Reset, Status, Truncated
 from tests.servers.s3 import S3Bucket, calls, s3
 
 pytestmark = pytest.mark.runners
@@ -104,13 +104,14 @@ def test_a_job_is_answered_resumed_replaced_viewed_and_planned(bucket: S3Bucket,
     assert json.loads(planned.stdout)["input"]["rows"] == len(ROWS) + 2
 
 
+READ_FAULTS: list[Fault] = [Status(503), Lost(), Reset(100), Truncated(100, "part")]
+WRITE_FAULTS: list[Fault] = [Status(503), Lost()]
+
+
 def test_requests_that_fail_are_made_again(bucket: S3Bucket, runs: Runs) -> None:
-    reads, writes = calls("GET", "in/rows"), calls("PUT", "out/c")
-    rules = [
-        bucket.proxy.inject(fault, reads, after=n)
-        for n, fault in enumerate([Status(503), Lost(), Reset(100), Truncated(100, "part")])
-    ]
-    rules += [bucket.proxy.inject(fault, writes, after=n) for n, fault in enumerate([Status(503), Lost()])]
+    of_reads, of_writes = calls("GET", "in/rows"), calls("PUT", "out/c")
+    rules = [bucket.proxy.inject(fault, of_reads, after=number) for number, fault in enumerate(READ_FAULTS)]
+    rules += [bucket.proxy.inject(fault, of_writes, after=number) for number, fault in enumerate(WRITE_FAULTS)]
     ended = runs.run("out/c")
     assert ended.returncode == 0, ended.stderr
     assert sorted(row["id"] for row in rows(bucket, "out/c-")) == sorted(row["id"] for row in ROWS)

@@ -66,7 +66,7 @@ def calls(method: str, part: str) -> Callable[[Request], bool]:
 def s3(folder: Path) -> Iterator[FaultyProxy]:
     """A running server without buckets, its objects in memory, its log in `folder`; the way to it."""
     port = free_port()
-    command = [environment_of("moto"), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [str(environment_of("moto")), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = serving(command, lambda: listens(port), log=folder / "moto.log")
     with server, running(FaultyProxy(f"127.0.0.1:{port}")) as proxy:
         yield proxy

@@ -222,7 +222,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One sentence."""
     row: Any = None
     """The original row: its JSON value, a table's row as an object, or its text where it is neither.
-    Where a row is not JSON, its beginning: 65,536 characters at most.
+    Where a file's row is not JSON, its beginning: 65,536 characters at most.
     """
     source: str = ""
     """Where the row was read: file and position."""

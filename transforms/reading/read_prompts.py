@@ -26,6 +26,7 @@ from ..runners import running
 from .file_ranges import FileRange, match_files, match_files_and_warn, split_file
 from .prompt_reader import PromptReader, ReaderSettings, RowsDoFn
 from .read_rows import read_range
+from .row_letters import shortened
 
 
 class ReadPrompts(PromptReader):
@@ -108,7 +109,7 @@ class ReadRange(RowsDoFn):
     """A range → its prompts."""
 
     def process(self, part: FileRange) -> Iterator[Any]:
-        yield from self._sorted(read_range(part, self._shape, self._max_row_bytes))
+        yield from self._sorted(map(shortened, read_range(part, self._shape, self._max_row_bytes)))
 
 
 class ReadFirst(RowsDoFn):
@@ -124,4 +125,4 @@ class ReadFirst(RowsDoFn):
     def process(self, patterns: list[str]) -> Iterator[Any]:
         parts = (part for file in match_files(patterns) for part in split_file(file, self._format))
         rows = (row for part in parts for row in read_range(part, self._shape, self._max_row_bytes))
-        yield from self._sorted(islice(rows, self._limit))
+        yield from self._sorted(map(shortened, islice(rows, self._limit)))

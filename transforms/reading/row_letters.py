@@ -26,7 +26,7 @@ BOM = b"\xef\xbb\xbf"
 SHOWN = 2000
 """Bytes that a dead letter has of a row that is too long, or not UTF-8."""
 _KEPT = 65_536
-"""Characters that a dead letter has of a row that is not JSON: enough to mend it; `source` says where all of it is."""
+"""Characters that a dead letter has of a file's row that is not JSON: `millrace show` prints all of it."""
 _Parse = Callable[[str, RowShape, str], Prompt | DeadLetter]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -83,7 +83,7 @@ def _json_row(text: str, shape: RowShape, position: str) -> Prompt | DeadLetter:
     try:
         row = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return letter(UnreadableRow(f"not JSON: {_fault(text) or without_prefix(error)}"), position, text[:_KEPT])
+        return letter(UnreadableRow(f"not JSON: {_fault(text) or without_prefix(error)}"), position, text)
     return prompt_or_letter(row, shape, position, text)
 
 
@@ -109,6 +109,13 @@ def prompt_or_letter(row: Any, shape: RowShape, position: str, original: str | N
 def letter(error: RequestError, position: str, row: Any, identity: str = "") -> DeadLetter:
     """The letter of a row; without an id of its own it has its position's."""
     return DeadLetter(id=identity or position, error=type(error).__name__, reason=str(error), row=row, source=position)
+
+
+def shortened(row: Prompt | DeadLetter) -> Prompt | DeadLetter:
+    """The same, but of a file's row that cannot be read the beginning: the file has the rest, as `source` says."""
+    if isinstance(row, DeadLetter) and isinstance(row.row, str) and len(row.row) > _KEPT:
+        return msgspec.structs.replace(row, row=row.row[:_KEPT]) if row.error == UnreadableRow.__name__ else row
+    return row
 
 
 def file_letter(path: str, reason: str) -> DeadLetter:

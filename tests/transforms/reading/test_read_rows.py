@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,8 @@ import zstandard
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape, parse_row
 from millrace.transforms.reading.file_ranges import match_files, split_file
+from millrace.transforms.reading.read_prompts import ReadRange
+from millrace.transforms.reading.row_letters import shortened
 from tests.transforms.reading.rows_read import params, read, read_bytes, reasons, texts
 
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
@@ -176,9 +179,16 @@ def test_what_is_wrong_with_json_is_said_once(tmp_path: Path) -> None:
 def test_a_letter_has_the_beginning_of_a_long_row_that_is_not_json(tmp_path: Path) -> None:
     """Whole, a row of bytes that JSON has to escape would be six times as long in the output."""
     (letter,) = read_bytes(tmp_path, "a.jsonl", bytes(100_000) + b"\n", limit=2**20)
+    part, *_ = split_file(match_files([str(tmp_path / "a.jsonl")])[0], None)
+    (output,) = ReadRange(RowShape(), 2**20, strict=False).process(part)
+    short = output.value
     assert isinstance(letter, DeadLetter)
-    assert letter.row == "\0" * 65_536
-    assert letter.source == f"{tmp_path / 'a.jsonl'}@0"
+    assert isinstance(short, DeadLetter)
+    assert letter.row == bytes(100_000).decode(), "millrace show prints all of it"
+    assert short == msgspec.structs.replace(letter, row="\0" * 65_536)
+    assert short.source == f"{tmp_path / 'a.jsonl'}@0"
+    (too_long,) = read_bytes(tmp_path, "b.jsonl", b'{"prompt": 1, "more": "%s"}\n' % (b"x" * 100_000), limit=2**20)
+    assert shortened(too_long) is too_long, "what is JSON is kept whole"
 
 
 @pytest.mark.parametrize("half", ["\\ud800", "a\\udc00", "\\ud83d\\ud83d\\ude00"])
