@@ -5,6 +5,7 @@ python -m tests.servers.everything
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 
 from tests.servers import chromium, java_project, kafka, prism, sql
 from tests.servers.flink import SCRIPT
+from tests.servers.python_environment import environment_of
 
 
 def _flink() -> None:
@@ -25,6 +27,7 @@ def main() -> None:
         "Prism, fake-gcs-server and Pub/Sub": prism.prism,
         "Chromium": chromium.program,
         "Kafka": kafka.libraries,
+        "Moto": functools.partial(environment_of, "moto"),
         "Flink": _flink,
         "Beam SQL": sql.jars,
         "deploy/java": java_project.class_path,
