@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from tests.servers import chromium, java_project, kafka, prism, sql
 from tests.servers.flink import SCRIPT
@@ -23,7 +24,7 @@ def _flink() -> None:
 def main() -> None:
     """One after another, with the seconds that each takes."""
     os.environ.setdefault("MAVEN_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # a quarter less to compute
-    installs = {
+    installs: dict[str, Callable[[], object]] = {
         "Prism, fake-gcs-server and Pub/Sub": prism.prism,
         "Chromium": chromium.program,
         "Kafka": kafka.libraries,
