@@ -60,7 +60,7 @@ TRACES = [
 ]
 PLOTS = ["matplotlib>=3.10,<4"]
 DOCS = ["mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1,<2"]
-S3 = ["boto3>=1.34,<2"]
+S3 = ["boto3>=1.36,<2"]
 NOTEBOOK = ["ipykernel>=6", *PLOTS]
 
 setup(

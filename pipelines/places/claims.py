@@ -3,7 +3,7 @@
 .millrace/<name>.claim          who writes it: {"pid": 1234, "host": "h", "since": "…"}
 
 On a disk the claim is the file's lock, which the kernel frees however the process ends; bucket_claims.py has the claims
-of Cloud Storage. S3 has none. The job that a launcher submitted to another runner goes on without a claim when the
+of Cloud Storage and S3. The job that a launcher submitted to another runner goes on without a claim when the
 launcher detaches.
 """
 
@@ -19,10 +19,10 @@ from typing import BinaryIO
 
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Files
-from millrace.transforms.files.object_stores import GS
 
 from ..flags.job_options import JobOptions
 from .bucket_claims import claimed_in_bucket
+from .bucket_objects import STORES_WITH_CONDITIONS
 from .claimant import Claimant, refusal
 from .sources_and_sinks import files_at, letters_apart
 
@@ -51,7 +51,7 @@ def claimed_files(flag: str, address: Files) -> Iterator[None]:
     if address.is_local:
         with _claimed_on_disk(Path(path), flag, str(address)):
             yield
-    elif address.scheme == GS:
+    elif address.scheme in STORES_WITH_CONDITIONS:
         with claimed_in_bucket(path, flag, str(address)):
             yield
     else:

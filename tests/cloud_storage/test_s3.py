@@ -10,8 +10,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from pyarrow import BufferReader
 
+from millrace.model_manager.wire.errors import ConfigError
+from millrace.pipelines.places import bucket_claims
+from millrace.pipelines.places.claimant import Claimant
+from millrace.pipelines.places.claims import claimed_files
+from millrace.transforms.addresses import Files
 from tests.job_commands import job_command
 from tests.servers.faulty_http import ALWAYS, Fault, FaultyProxy, Lost, Reset, Status, Truncated
 from tests.servers.s3 import S3Bucket, calls, s3
@@ -19,6 +26,7 @@ from tests.servers.s3 import S3Bucket, calls, s3
 pytestmark = pytest.mark.runners
 
 _WITHIN = 300.0
+CLAIM = "out/.millrace/c.claim"
 ROWS = [{"id": f"r{number}", "prompt": f"What is {number} + 1?"} for number in range(60)]
 
 
@@ -125,3 +133,57 @@ def test_what_stays_refused_is_one_sentence(bucket: S3Bucket, runs: Runs, method
     assert ended.returncode in (1, 2)
     assert re.fullmatch(rf"millrace: .*s3://\S+/{what}.*403.*\n", ended.stderr), ended.stderr
     assert bucket.names("out/c-") == []
+
+
+@pytest.fixture
+def claiming(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Files:
+    """An output that this process may claim."""
+    for name, value in bucket.surroundings.items():
+        monkeypatch.setenv(name, value)
+    FileSystems.set_options(PipelineOptions([]))
+    return Files(f"{bucket.address}/out/c")
+
+
+def test_a_second_job_is_refused_while_one_writes_the_output(bucket: S3Bucket, runs: Runs, claiming: Files) -> None:
+    with claimed_files("--output", claiming):
+        assert bucket.names("out/") == [CLAIM]
+        refused = runs.run("out/c", "--quiet")
+        assert refused.returncode == 2
+        assert re.search(r"another job writes s3://\S+/out/c \(pid \d+ on host", refused.stderr)
+    assert bucket.names("out/") == []
+    assert runs.run("out/c").returncode == 0
+    assert CLAIM not in bucket.names("out/")
+
+
+def test_a_killed_jobs_claim_is_taken_over_once_it_is_stale(
+    bucket: S3Bucket, claiming: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put(CLAIM, Claimant(1, "gone", "2026-01-01 00:00:00 UTC").encoded())
+    with pytest.raises(ConfigError, match="pid 1 on host gone"), claimed_files("--output", claiming):
+        pass
+    monkeypatch.setattr(bucket_claims, "STALE_AFTER", -1.0)
+    with claimed_files("--output", claiming):
+        assert b"gone" not in bucket.get(CLAIM)
+    assert bucket.names("out/") == []
+
+
+def test_a_claim_whose_answer_is_lost_is_ones_own_and_another_is_left(
+    bucket: S3Bucket, claiming: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = bucket.proxy.inject(Lost(), calls("PUT", ".claim"))
+    with claimed_files("--output", claiming):
+        assert rule.happened
+        bucket.put(CLAIM, b"another's")
+    assert bucket.get(CLAIM) == b"another's"
+    ours = bucket_claims._Claim(f"{claiming}".replace("out/c", CLAIM))
+    assert not ours.take()
+    ours.renew()
+    assert "another job has taken this output over" in caplog.text
+
+
+def test_a_store_without_conditions_is_written_and_told(
+    bucket: S3Bucket, claiming: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.proxy.inject(Status(501), calls("PUT", ".claim"), ALWAYS)
+    with claimed_files("--output", claiming):
+        assert "cannot hold a claim" in caplog.text

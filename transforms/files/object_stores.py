@@ -22,6 +22,7 @@ from millrace.model_manager.wire.extras import pip_install
 
 GS = "gs"
 """The scheme of Google Cloud Storage."""
+S3 = "s3"
 _PAUSES = (0.1, 0.5)
 """Seconds between one attempt and the next."""
 _SHOWN = 500
