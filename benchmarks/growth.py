@@ -202,7 +202,7 @@ def resumed(job: Job, rows: int, *, killed: bool) -> Resumed:
         while not set(_shards(job)) - there and job.status() is None:
             time.sleep(0.05)
         seconds = time.monotonic() - started
-        assert set(_shards(job)) - there, f"no new answer\n{job.said()[-3000:]}"
+        assert set(_shards(job)) - there, f"no new answer was seen before the job ended\n{job.said()[-3000:]}"
         watch.look()
         used, held = watch.cpu_s()["launcher"], watch.peak_mb()["launcher"]
     job.kill()

@@ -50,13 +50,14 @@ def test_a_job_is_measured_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "growth.json"
-    monkeypatch.setattr(sys, "argv", ["growth", "--rows", "40", "--files", "3", "--results", str(kept)])
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")  # the job must not end between two looks
+    monkeypatch.setattr(sys, "argv", ["growth", "--rows", "640", "--files", "3", "--results", str(kept)])
     main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures == json.loads(kept.read_text())
     (size,) = figures["sizes"]
-    assert size["rows"] == 40
+    assert size["rows"] == 640
     assert size["shards"] == 1
     assert all(size[figure][role] > 0 for figure in ("cpu_s", "peak_mb") for role in ("launcher", "manager", "engine"))
-    assert [(each["answered_before"], each["killed"]) for each in figures["resumed"]] == [(20, False), (20, True)]
+    assert [(each["answered_before"], each["killed"]) for each in figures["resumed"]] == [(320, False), (320, True)]
     assert all(each["launcher_mb"] > 0 for each in figures["resumed"])
