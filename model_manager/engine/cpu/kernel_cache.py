@@ -2,7 +2,8 @@
 
 They lie in this user's cache folder under a digest of their sources, each file with its checksum: what is damaged is
 removed, and compiled and kept again. Where the folder cannot be written, what it has is used all the same. Processes
-that start at once take turns, so that each kernel is compiled once.
+that start at once take turns, so that each kernel is compiled once. Where the folder cannot be locked, several may
+compile it; no file of code is written by two of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pickle
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import IO, Any
 
 import numba
 from numba import cfunc, types
+from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
 
 log = logging.getLogger(__name__)
@@ -43,14 +46,14 @@ def compiled(function: Callable[[int], None], sources: Sequence[Path]) -> Any:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # Numba would write beside the sources, without a word
-        with (folder / _LOCK).open("ab") as lock:  # the kernel frees it if this process dies
-            if _take_lock(lock):
+        with _lock_of(folder).taken() as is_taken:
+            if is_taken:
                 return _kept(function, folder)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
         why = getattr(error, "strerror", None) or error
         _tell(f"{folder.parent}: compiled kernels are not kept for the next start, which takes longer: {why}")
         return _compiled_elsewhere(function, folder)
-    _tell(f"{folder}: kernels are compiled anew, as another process has kept its lock for {LOCKED_WITHIN:g} s")
+    _tell(f"{folder}: kernels are compiled anew, as another process keeps its lock")
     return _uncached(function)
 
 
@@ -60,32 +63,57 @@ def prepare() -> None:
     cpu_target.target_context.refresh()
 
 
-def _take_lock(lock: IO[bytes]) -> bool:
-    """Take the lock until its file is closed. False if others have kept it for LOCKED_WITHIN, now or before an earlier
-    kernel.
-    """
-    deadline = time.monotonic() + LOCKED_WITHIN
-    while True:
+class _Lock:
+    """A folder's lock, as the kernels of this process take it one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _LOCK
+        self._is_given_up = False
+        """Others have kept it for LOCKED_WITHIN: further kernels take it if it is free."""
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Hold the lock, which the system frees if this process dies. False if others have kept it for LOCKED_WITHIN,
+        now or before an earlier kernel; True without it where nothing can be locked.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                is_taken = self._take(stack.enter_context(self._opened()))
+            except OSError as error:
+                why = error.strerror or error
+                _tell(f"{self._path}: cannot be locked, so processes that start at once may all compile: {why}")
+                is_taken = True
+            yield is_taken
+
+    def _opened(self) -> IO[bytes]:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if lock.name in _given_up() or time.monotonic() > deadline:
-                _given_up().add(lock.name)
-                return False
-            time.sleep(_POLL)
-        else:
-            _given_up().discard(lock.name)
-            return True
+            return self._path.open("ab")  # NFS locks no file that is only read
+        except PermissionError:
+            return self._path.open("rb")  # another user's, in a folder of both
+
+    def _take(self, file: IO[bytes]) -> bool:
+        deadline = time.monotonic() + LOCKED_WITHIN
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._is_given_up or time.monotonic() > deadline:
+                    self._is_given_up = True
+                    return False
+                time.sleep(_POLL)
+            else:
+                self._is_given_up = False
+                return True
 
 
 @functools.cache
-def _given_up() -> set[str]:
-    """Locks that other processes have kept for LOCKED_WITHIN: further kernels take them if they are free."""
-    return set()
+def _lock_of(folder: Path) -> _Lock:
+    """One in a process."""
+    return _Lock(folder)
 
 
 def _kept(function: Callable[[int], None], folder: Path) -> Any:
-    """The function as the folder has it, or compiled and kept there. Only with the folder's lock."""
+    """The function as the folder has it, or compiled and kept there. With the folder's lock, if there is one."""
     _remove_damaged_once(folder, _state(folder))
     before = _state(folder)
     made = _cached(function, folder)
@@ -115,8 +143,18 @@ def _uncached(function: Callable[[int], None]) -> Any:
 
 
 def _cached(function: Callable[[int], None], folder: Path) -> Any:
+    """What cfunc(cache=True) makes. Numba numbers the files of one function's code, and two processes that know nothing
+    of each other give the same number: the second would run the first one's code. So this process's are in their names.
+    """
     with _numba_cache(folder), _no_collections():
-        return cfunc(_SIGNATURE, cache=True, error_model="numpy")(function)
+        made: Any = CFunc(
+            function, (_SIGNATURE.args, _SIGNATURE.return_type), locals={}, options={"error_model": "numpy"}
+        )
+        made.enable_caching()
+        files = made._cache._cache_file
+        files._data_name_pattern = files._data_name_pattern.replace("{number", uuid.uuid4().hex + ".{number")
+        made.compile()
+        return made
 
 
 def _folder(sources: Sequence[Path]) -> Path:

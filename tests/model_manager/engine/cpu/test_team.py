@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import pytest
 import torch  # noqa: F401 - brings the OpenMP runtime
+from numba.core.caching import IndexDataCacheFile
 from numba.core.ccallback import CFunc
 
 from millrace.model_manager.engine.cpu import kernel_cache
@@ -59,20 +61,29 @@ class _Header(ctypes.Structure):
 
 
 @contextmanager
-def _read_only(folder: Path) -> Iterator[None]:
-    """The folder cannot be written within, by root neither: the thread is without CAP_DAC_OVERRIDE."""
+def _as_no_root() -> Iterator[None]:
+    """Modes of files hold for root too: the thread is without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
     libc, header, before = ctypes.CDLL(None), _Header(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(ctypes.byref(header), before) == 0
     fewer = (ctypes.c_uint32 * 6)(*before)
-    fewer[0] &= ~2
-    inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-    for path in inside:
-        path.chmod(0o555)
+    fewer[0] &= ~6
     assert libc.capset(ctypes.byref(header), fewer) == 0
     try:
         yield
     finally:
         assert libc.capset(ctypes.byref(header), before) == 0
+
+
+@contextmanager
+def _read_only(folder: Path) -> Iterator[None]:
+    """The folder cannot be written within."""
+    inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in inside:
+        path.chmod(0o555)
+    try:
+        with _as_no_root():
+            yield
+    finally:
         for path in inside:
             path.chmod(0o755)
 
@@ -129,6 +140,7 @@ def test_without_an_openmp_runtime_the_team_is_one_thread_and_the_log_says_so(
 _STARTS = """
 import sys
 from pathlib import Path
+from numba.core.caching import IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from millrace.model_manager.engine.cpu.team import Kernel
 import tests.model_manager.engine.cpu.small_kernels as kernels
@@ -198,7 +210,7 @@ def test_each_kernel_waits_for_others_as_long_as_the_first_unless_one_has_waited
             before = holder.sleeps
             Kernel(_count, [Path(__file__)])
             sleeps.append(holder.sleeps - before)
-            assert ("another process has kept its lock" in caplog.text) == (seconds == 1000)
+            assert ("another process keeps its lock" in caplog.text) == (seconds == 1000)
     assert sleeps == [8, 8, 8, 13, 0]
 
 
@@ -215,5 +227,79 @@ def test_a_kernel_is_compiled_anew_where_another_process_keeps_the_lock_for_ever
         for _ in range(2):
             Team(1).run(Kernel(_count, [Path(__file__)]), counter.ctypes.data)
     assert counter[0] == 2
-    assert caplog.text.count("another process has kept its lock") == 1
+    assert caplog.text.count("another process keeps its lock") == 1
     assert sorted(cache.rglob("*")) == before
+
+
+def _counting(times: int) -> Callable[[int], None]:
+    def count(address: int) -> None:
+        for _ in range(times):
+            fetch_add(address)
+
+    return count
+
+
+def _counted(kernel: Kernel) -> int:
+    counter = np.zeros(1, np.int64)
+    Team(1).run(kernel, counter.ctypes.data)
+    return int(counter[0])
+
+
+@pytest.fixture
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has none, as NFS without its lock daemon."""
+
+    def refuse(_file: object, _what: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_where_nothing_can_be_locked_kernels_are_kept_and_the_log_says_once_that_several_may_compile(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _counted(Kernel(_count, [Path(__file__)])) == 1
+    assert len(list(cache.rglob("*.nbc.sha256"))) == 1
+    monkeypatch.setattr(CFunc, "_compile_uncached", lambda _: pytest.fail("compiled again"))
+    assert _counted(Kernel(_count, [Path(__file__)])) == 1
+    assert caplog.text.count("lock: cannot be locked") == 1
+    assert "not kept" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o000], ids=["readable", "unreadable"])
+def test_a_folder_in_which_another_user_made_the_lock_keeps_kernels(
+    cache: Path, mode: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that user's umask leaves it: the folder is writable for a group, the lock is not."""
+    kept = kernel_cache._folder([Path(__file__)])
+    kept.mkdir(parents=True)
+    (kept / "lock").touch()
+    (kept / "lock").chmod(mode)
+    with _as_no_root():
+        assert _counted(Kernel(_count, [Path(__file__)])) == 1
+        monkeypatch.setattr(CFunc, "_compile_uncached", lambda _: pytest.fail("compiled again"))
+        assert _counted(Kernel(_count, [Path(__file__)])) == 1
+    assert len(list(cache.rglob("*.nbc"))) == 1
+    assert ("cannot be locked" in caplog.text) == (mode == 0)
+
+
+@pytest.mark.usefixtures("cache", "without_locks")
+def test_two_processes_that_write_at_once_without_a_lock_leave_each_kernel_its_own_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second, which saw no file of the first, writes its own between the first one's index and code."""
+    twice, thrice = _counting(2), _counting(3)
+    save = IndexDataCacheFile._save_data
+
+    def save_after_the_other(files: Any, name: str, data: object) -> None:
+        with monkeypatch.context() as other:
+            other.setattr(IndexDataCacheFile, "_save_data", save)
+            other.setattr(IndexDataCacheFile, "_load_index", lambda _: {})
+            Kernel(thrice, [Path(__file__)])
+        save(files, name, data)
+
+    with monkeypatch.context() as first:
+        first.setattr(IndexDataCacheFile, "_save_data", save_after_the_other)
+        Kernel(twice, [Path(__file__)])
+    assert [_counted(Kernel(each, [Path(__file__)])) for each in (thrice, twice)] == [3, 2]
