@@ -1,8 +1,9 @@
 """Makes files of the rows that an interrupted run left in temporary shards, each row once.
 
-The shards are read twice, so that no row is held: first for the entries of their rows, then for the rows. Where no two
-entries are equal, as is usual, the second reading decodes nothing. A shard may grow meanwhile, as its worker may live
-on for a moment: what the first reading did not see is left out.
+The shards are read twice, so that not all rows are held: first for the entries of their rows, then for the rows. Where
+no two entries are equal, as is usual, the second reading decodes nothing. Else it holds two batches, each of 1,000 rows
+or 16 MiB. A shard may grow meanwhile, as its worker may live on for a moment: what the first reading did not see is
+left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, compress, islice
+from itertools import chain, compress
 
 import msgspec
 import numpy as np
@@ -33,7 +34,8 @@ from .shards import FULL_BYTES
 
 _MAX_LINE = 1 << 30
 _AT_ONCE = 1000
-"""Rows that are looked up together."""
+_AT_ONCE_BYTES = 16 * 2**20
+"""Most rows that are looked up together, and their size, but for the last one's."""
 
 
 def salvage(
@@ -104,9 +106,18 @@ def _new_rows(rows: Iterator[bytes], found: npt.NDArray[np.bytes_], known: npt.N
         yield from (row + b"\n" for row in rows)
         return
     new = _New(found, known)
-    while batch := list(islice(rows, _AT_ONCE)):
+    for batch in _batches(rows):
         for number in new.take(as_entries(b"".join(map(_entry, batch)))):
             yield batch[number] + b"\n"
+
+
+def _batches(rows: Iterator[bytes]) -> Iterator[list[bytes]]:
+    for first in rows:
+        batch, size = [first], len(first)
+        while len(batch) < _AT_ONCE and size < _AT_ONCE_BYTES and (row := next(rows, None)) is not None:
+            batch.append(row)
+            size += len(row)
+        yield batch
 
 
 def _entry(line: bytes) -> bytes:

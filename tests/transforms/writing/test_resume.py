@@ -232,6 +232,22 @@ def test_rows_of_failed_prompts_take_no_object_while_an_interrupted_run_is_read(
     assert peak - before < 100 * rows, "a byte for each line, and a few chunks of the shard"
 
 
+def test_of_large_rows_few_are_held_while_an_interrupted_run_is_read(tmp_path: Path) -> None:
+    rows, size = 150, 2**20
+    large = [line(f"r{number}").replace('"t"', f'"{"t" * size}"') for number in range(rows)]
+    leave(tmp_path, "run", "".join(large) + line("r3"))
+    del large
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        salvage(OutputFiles(str(tmp_path / "out")), "jsonl")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert written(str(tmp_path / "out")) == sorted(f"r{number}" for number in range(rows))
+    assert peak - before < rows * size / 2, "two batches of 16 MiB, and buffers"
+
+
 @pytest.mark.parametrize("known", [[], ["b"]])
 def test_what_a_shard_gains_while_it_is_read_is_not_kept(
     tmp_path: Path, known: list[str], monkeypatch: pytest.MonkeyPatch
