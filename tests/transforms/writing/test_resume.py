@@ -15,7 +15,7 @@ from millrace.transforms.writing.answered_rows import entry, in_order
 from millrace.transforms.writing.completed_rows import completed_ids
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.output_rows import write_rows
-from millrace.transforms.writing.resume import SkipCompleted
+from millrace.transforms.writing.resume import SkipCompleted, _SkipElsewhere
 from millrace.transforms.writing.salvage import salvage
 from millrace.transforms.writing.write_completions import WriteCompletions
 from tests.transforms.clients import PickyClient
@@ -277,6 +277,18 @@ def test_finished_and_interrupted_rows_are_skipped_on_any_runner(
     leave(tmp_path, "second", line("b") + line("same") + line("e", "error") + line("cut")[:20])
     assert todo(tmp_path, "a", "b", "same", "e", "cut", output_format=output_format) == ["cut", "e"]
     assert written(str(tmp_path / "out")) == ["a", "b", "same"]
+
+
+def test_a_table_that_is_decoded_anew_for_each_bundle_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_ones = []
+    monkeypatch.setattr("millrace.transforms.writing.resume.in_order", lambda each: sorted_ones.append(in_order(each)))
+    tables = [b"".join(entry(identity, None) for identity in ids) for ids in ("ba", "ba", "c")]
+    assert tables[0] is not tables[1]
+    skip = _SkipElsewhere(ids_alone=False)
+    skip.setup()
+    left = [[each.id for i in "abc" for each in skip.process(Prompt(id=i, text="t"), table)] for table in tables]
+    assert left == [["c"], ["c"], ["a", "b"]]
+    assert len(sorted_ones) == 2
 
 
 def test_skipping_is_part_of_a_graph(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
