@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ def test_each_pin_has_its_hashes() -> None:
     text = (ROOT / "deploy" / "requirements.hashes.txt").read_text()
     assert _HASHED.sub("", text) == "", "each line is a pin or one of its hashes"
     assert _stated([match[1] for match in _HASHED.finditer(text)]) == _stated(PINS), "make pins mends this"
+
+
+def test_what_builds_the_package_is_pinned_and_the_page_builds_with_it() -> None:
+    page = (ROOT / "docs" / "explanation" / "security.md").read_text()
+    assert "uv pip install --no-deps --no-build-isolation ." in page, "else uv fetches what builds it, without hashes"
+    pins = {canonicalize_name(each.name): each.specifier for each in map(Requirement, PINS)}
+    for needed in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]):
+        assert needed.specifier.contains(str(pins[canonicalize_name(needed.name)]).removeprefix("=="))
 
 
 @pytest.mark.slow
