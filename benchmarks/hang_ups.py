@@ -41,6 +41,8 @@ _END = b"[DONE]"
 _SETTLED = (0.1, 0.15)
 """Seconds that a request runs, at least and at most, before its client hangs up: at any time of a step."""
 _POLL = 0.001
+_LOOKS = 50
+"""Looks at the manager, about 2 ms each, in which a client of the crowd asks again after its stream's end."""
 _WITHIN = 60.0
 """Seconds for each wait: a server that takes longer is stuck."""
 _MOST_VOID = 10
@@ -129,11 +131,16 @@ def hung_up(port: int, runtime: Path, crowd: Crowd, clients: int, number: int, *
         if stream and not received(sock):
             raise EndedTooSoon
         time.sleep(random.Random(number).uniform(*_SETTLED))
-        if crowd.began == began and (_outstanding(runtime) <= clients or _has_ended(sock)):
-            raise EndedTooSoon
+        if _outstanding(runtime) <= clients or _has_ended(sock):
+            # One of the crowd's streams has ended, or this request. Only a client of the crowd asks again.
+            _wait_until(_stays(lambda: crowd.began != began or _outstanding(runtime) == clients), "a steady crowd")
+            if crowd.began == began:
+                raise EndedTooSoon
     since = time.perf_counter()
     _wait_until(lambda: _outstanding(runtime) <= clients, "the end of the request")
-    return time.perf_counter() - since if crowd.began == began else None
+    seconds = time.perf_counter() - since
+    _wait_until(_stays(lambda: _outstanding(runtime) == clients), "a steady crowd")
+    return seconds if crowd.began == began else None
 
 
 class EndedTooSoon(Exception):
@@ -158,6 +165,18 @@ def _wait_until(holds: Callable[[], bool], what: str) -> None:
         if time.monotonic() > until:
             raise SystemExit(f"no sign of {what} within {_WITHIN:g} s")
         time.sleep(_POLL)
+
+
+def _stays(holds: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether it has held at each of the last _LOOKS looks."""
+    looks = 0
+
+    def has_stayed() -> bool:
+        nonlocal looks
+        looks = looks + 1 if holds() else 0
+        return looks >= _LOOKS
+
+    return has_stayed
 
 
 def _outstanding(runtime: Path) -> int:

@@ -4,6 +4,8 @@ import json
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,52 @@ def test_requests_that_end_before_their_hang_up_are_counted_and_are_no_hang_ups(
 def test_a_measurement_in_which_no_hang_up_counts_ends() -> None:
     with pytest.raises(SystemExit, match="0 of 33 hang-ups count"):
         hang_ups.hang_ups(lambda _: None, 3)
+
+
+class Looks:
+    """What the manager says at each look: requests outstanding, the last number from then on. At the look `asks`, from
+    1, a client of the crowd has asked again; never at 0.
+    """
+
+    def __init__(self, outstanding: list[int], asks: int) -> None:
+        self.began = 2
+        self._outstanding = outstanding
+        self._asks = asks
+        self._looks = 0
+
+    def __call__(self, _runtime: Path) -> int:
+        self._looks += 1
+        self.began += self._looks == self._asks
+        return self._outstanding[min(self._looks, len(self._outstanding)) - 1]
+
+
+def _hung_up(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> float | None:
+    """A hang-up beside a crowd of two clients. The third look comes just before it."""
+    ours, server = socket.socketpair()
+    monkeypatch.setattr(hang_ups, "_outstanding", looks)
+    monkeypatch.setattr(hang_ups, "connected", lambda _port: ours)
+    monkeypatch.setattr(hang_ups, "_SETTLED", (0.0, 0.0))
+    monkeypatch.setattr(hang_ups, "_POLL", 0.0)
+    crowd: Any = looks
+    with server:
+        return hang_ups.hung_up(0, Path(), crowd, 2, 1, stream=False)
+
+
+def test_the_end_of_a_stream_whose_client_has_not_asked_again_is_no_end_of_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after_the_hang_up = [2, 3, 3, 2, 2, 3, 3, 2]
+    assert _hung_up(Looks(after_the_hang_up, asks=6), monkeypatch) is None
+    before_the_hang_up = [2, 3, 2, 2, 3, 3, 2]
+    assert _hung_up(Looks(before_the_hang_up, asks=5), monkeypatch) is None
+
+
+def test_the_end_of_the_request_itself_counts_or_came_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = _hung_up(Looks([2, 3, 3, 3, 2], asks=0), monkeypatch)
+    assert seconds is not None
+    assert seconds > 0
+    with pytest.raises(EndedTooSoon):
+        _hung_up(Looks([2, 3, 2], asks=0), monkeypatch)
 
 
 def test_what_never_comes_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
