@@ -16,10 +16,12 @@ from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineTotals, ModelStatus
 
 from ...pages.sketches import Sample, Series
-from ..polling import Continued, ReadStatus, beside
+from ..polling import Clock, Continued, ReadStatus, beside
 
 _EVERY = 0.5
 """Seconds between two looks."""
+_UNCERTAIN = 1.0
+"""Seconds by which a manager's uptime may lag behind the time between two looks: another machine's clock."""
 
 
 class EngineCounts(NamedTuple):
@@ -64,7 +66,9 @@ class EngineRecord:
 class Recorder:
     """Looks at the manager for one job. Looks from several threads take turns."""
 
-    def __init__(self, job: str, models: Callable[[str], bool], read: ReadStatus) -> None:
+    def __init__(
+        self, job: str, models: Callable[[str], bool], read: ReadStatus, clock: Clock = time.monotonic
+    ) -> None:
         """`models`: whether a model, by its name, is one of the job's."""
         self.series = Series()
         self.engines: dict[str, EngineRecord] = {}
@@ -78,21 +82,25 @@ class Recorder:
         self._job = job
         self._is_ours = models
         self._read = read
+        self._clock = clock
         self._counts = Continued()
         self._others: dict[str, int] | None = None
         self._last: Status | None = None
+        self._last_read = 0.0
+        """When `_last` was there."""
         self._lock = threading.Lock()
 
     def read(self) -> Status | None:
         """Read the manager's status, and note it."""
-        status = self._read()
-        with self._lock:
-            self._note(status)
+        with self._lock:  # so that no status is noted after a newer one, which would look like another manager's
+            asked = self._clock()
+            status = self._read()
+            self._note(status, asked)
         return status
 
-    def _note(self, status: Status | None) -> None:
+    def _note(self, status: Status | None, asked: float) -> None:
         is_first = self._others is None
-        self._compare(status)
+        self._compare(status, asked)
         jobs = {each.job: each.finished + each.failed for each in status.jobs} if status else {}
         self._others = jobs if self._others is None else self._others
         if status is None:
@@ -102,30 +110,35 @@ class Recorder:
             self._before |= {each.key: each for each in status.models}
         for job in status.jobs:
             if job.job == self._job:
-                point = Sample(time.monotonic(), job.finished + job.failed, job.generated_tokens)
+                point = Sample(self._clock(), job.finished + job.failed, job.generated_tokens)
                 self.series.add(self._counts.point(point))
             elif jobs[job.job] > self._others.get(job.job, 0):
                 self.is_shared = True
         ours = [model for model in status.models if self._is_ours(model.model)]
         if self._job not in jobs and any(model.outstanding for model in ours):
-            self.series.add(self._counts.point(Sample(time.monotonic(), 0, 0)))  # the first requests run
+            self.series.add(self._counts.point(Sample(self._clock(), 0, 0)))  # the first requests run
         for model in ours:
             if model.key not in self.engines:
                 self.engines[model.key] = EngineRecord(self._before.get(model.key))
             self.engines[model.key].add(model)
 
-    def _compare(self, status: Status | None) -> None:
+    def _compare(self, status: Status | None, asked: float) -> None:
         """Whether the manager has taken another's place. A manager in a container may have the pid of the one before
-        it, but not its uptime.
+        it, but not its uptime and the time since.
         """
         if status is None:
             return
-        if self._last is not None and (status.pid != self._last.pid or status.uptime < self._last.uptime):
-            self._before, self._others = {}, {}
-            self._counts.begin_again()
-            for engine in self.engines.values():
-                engine.begin_again()
-        self._last = status
+        if self._last is not None:
+            since = max(0.0, asked - self._last_read - _UNCERTAIN)
+            if status.pid != self._last.pid or status.uptime < self._last.uptime + since:
+                self._begin_again()
+        self._last, self._last_read = status, self._clock()
+
+    def _begin_again(self) -> None:
+        self._before, self._others = {}, {}
+        self._counts.begin_again()
+        for engine in self.engines.values():
+            engine.begin_again()
 
 
 @contextlib.contextmanager

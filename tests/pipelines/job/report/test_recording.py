@@ -1,3 +1,5 @@
+import threading
+
 import msgspec
 import pytest
 
@@ -14,10 +16,12 @@ def status(stats: EngineStats, *jobs: JobStatus, restarts: int = 0, model: str =
     return Status(pid=1, uptime=1.0, models=models, jobs=list(jobs), processes=[])
 
 
-def recorded(*found: Status | None) -> Recorder:
-    looks = iter(found)
-    recorder = Recorder("j", lambda name: name == "m", lambda: next(looks))
+def recorded(*found: Status | None, every: float = 0.0) -> Recorder:
+    """What comes of looks with `every` seconds between them."""
+    looks, now = iter(found), 0.0
+    recorder = Recorder("j", lambda name: name == "m", lambda: next(looks), lambda: now)
     for _ in found:
+        now += every
         recorder.read()
     return recorder
 
@@ -75,6 +79,39 @@ def test_counts_and_restarts_go_on_where_another_manager_takes_over(sign: dict[s
         assert (told["steps"], told["restarts"]) == (f"{15 + steps}", f"{2 + restarts}")
         assert [(point.done, point.tokens) for point in recorder.series.points()][-1] == (11, 110)
         assert not recorder.is_shared
+
+
+def test_a_manager_of_the_same_pid_that_is_older_than_the_last_one_was_is_another() -> None:
+    """For 60 s nobody could look. The second manager has run for 40 s by then, the first one had for 10 s."""
+    looks = [(10.0, 5), (70.0, 20), (40.0, 30)]
+    first, second, third = (msgspec.structs.replace(status(EngineStats(steps=n)), uptime=up) for up, n in looks)
+    assert dict(engine_facts(recorded(first, second, every=60.0)))["steps"] == "15"
+    assert dict(engine_facts(recorded(first, third, every=60.0)))["steps"] == "30"
+    late = msgspec.structs.replace(second, uptime=69.5)
+    assert dict(engine_facts(recorded(first, late, every=60.0)))["steps"] == "15", "clocks differ by a little"
+
+
+def test_looks_of_several_threads_are_noted_in_the_order_in_which_the_manager_answered() -> None:
+    looks = [(1.0, 5), (2.0, 10), (3.0, 20)]
+    found = iter([msgspec.structs.replace(status(EngineStats(steps=n)), uptime=up) for up, n in looks])
+
+    def look() -> None:
+        recorder.read()
+
+    other = threading.Thread(target=look)
+
+    def read() -> Status:
+        answer = next(found)
+        if answer.uptime == 2.0:
+            other.start()
+            other.join(0.2)  # as long as it may look meanwhile, its answer is noted first
+        return answer
+
+    recorder = Recorder("j", lambda name: name == "m", read)
+    recorder.read()
+    recorder.read()
+    other.join()
+    assert dict(engine_facts(recorder))["steps"] == "15"
 
 
 def test_what_a_manager_told_before_it_was_replaced_is_not_taken_from_the_next_ones_counts() -> None:
