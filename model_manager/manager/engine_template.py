@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import json
 import logging
 import os
@@ -99,19 +100,22 @@ class EngineTemplate:
     async def fork(self, model: str, variables: Mapping[str, str]) -> tuple[ForkedProcess, socket.socket] | None:
         """An inference process with these variables beside the manager's, and our end of the socket to it.
 
-        None if there is no template. One that is killed as it is asked is replaced, once.
+        None if there is no template. One that is killed as it is asked is replaced, once. Raises OSError if this
+        process can open no further file.
         """
         told = json.dumps({"model": model, "variables": dict(variables)}).encode()
         async with self._lock:
             while self._failures < _MOST_FAILURES:
-                had_forked = self._is_ready
+                was_ready = self._is_ready
                 try:
                     with socket_pair() as (ours, theirs):  # others each time: the killed one may have forked
-                        return await self._fork(told, theirs), ours.dup()
+                        return await self._fork(told, theirs), ours
                 except OSError as error:  # TimeoutError is one
+                    if error.errno in (errno.EMFILE, errno.ENFILE):
+                        raise  # the template is well, and has forked nothing
                     self._failures += not self._is_ready
                     self.close()
-                    if had_forked and isinstance(error, ConnectionError):
+                    if was_ready and isinstance(error, ConnectionError):
                         continue
                     log.warning(
                         "engines start without what the template has imported: %s", str(error) or "it gives no answer"
@@ -158,10 +162,12 @@ async def _hear(template: socket.socket, within: float) -> bytes:
 
 @contextlib.contextmanager
 def socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The manager's end and an engine's; both are closed in the end."""
+    """The manager's end, closed only if the block raises, and an engine's, closed in the end."""
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with theirs, contextlib.ExitStack() as unless_kept:
+        unless_kept.callback(ours.close)
         yield ours, theirs
+        unless_kept.pop_all()
 
 
 @contextlib.contextmanager

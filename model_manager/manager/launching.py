@@ -53,7 +53,7 @@ class Launcher:
         if template is not None and (forked := await template.fork(config.model, variables)) is not None:
             return forked
         with socket_pair() as (ours, theirs):  # others: a process that was forked too late must not read what is sent
-            return spawn(self._command, theirs, config, variables), ours.dup()
+            return spawn(self._command, theirs, config, variables), ours
 
 
 def _end(launching: asyncio.Task[tuple[LaunchedProcess, socket.socket]]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import psutil
 import pytest
@@ -121,6 +123,50 @@ def test_a_template_that_ends_while_it_is_asked_is_replaced(
 
     asyncio.run(two())
     assert not caplog.records
+
+
+@contextmanager
+def _descriptors(count: int) -> Iterator[None]:
+    """This process can open that many files within, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(2)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 64, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(2))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
+
+
+def test_a_manager_that_can_open_no_further_file_keeps_its_template_and_leaves_no_process_behind(
+    forking: EngineTemplate,
+) -> None:
+    async def try_all() -> list[bool]:
+        could = []
+        async with _forked(forking, "a") as (first, to_first):
+            running, children = forking._running, psutil.Process().children()
+            for count in range(7):
+                with _descriptors(count), contextlib.suppress(OSError):
+                    async with _forked(forking, "b") as (process, connection):
+                        connection.sendall(b"0")
+                        assert process.wait() == 0
+                        process.stderr.close()
+                        could.append(True)
+                could += [False] * (len(could) == count)
+                assert forking._running is running
+                assert psutil.Process().children() == children
+            to_first.sendall(b"0")
+            assert first.wait() == 0
+            first.stderr.close()
+        return could
+
+    assert set(asyncio.run(try_all())) == {False, True}
 
 
 def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: EngineTemplate) -> None:
