@@ -1,6 +1,6 @@
-"""What a model has counted: it outlives the model's engines, and the model, so that no counter ever falls or vanishes.
+"""What a model has counted: it outlives the model's engines, and the model, so that no counter falls.
 
-Knows no engine and no request.
+A counter vanishes only if _MOST_ENDED other models have ended since its own did. Knows no engine and no request.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     key: str
     """Names the model and the settings that its answers depend on; `millrace stop` takes it."""
     model: str
-    """Name of the model, as it was given."""
+    """Name of the model: as it was given, without a slash at its end."""
     state: str
     """idle (unloaded until the next request), waiting (for room in memory), loading, ready, restarting or failed."""
     pids: list[int]
@@ -157,7 +157,7 @@ class EndedModel(msgspec.Struct, frozen=True):
     key: str
     """As in ModelStatus."""
     model: str
-    """Name of the model, as it was given."""
+    """Name of the model: as it was given, without a slash at its end."""
     restarts: int
     """Times that an engine was started again."""
     stats: EngineTotals
