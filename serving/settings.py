@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from millrace.model_manager.wire.conversion import check_types, shown
+from millrace.model_manager.wire.conversion import check, check_types
 from millrace.model_manager.wire.errors import ConfigError
 
 _ABOVE_0 = (
@@ -45,7 +45,7 @@ class TopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
-        _check("interval", self.interval, 0.1 <= self.interval <= 3600, "0.1 to 3600 seconds")
+        check("interval", self.interval, 0.1 <= self.interval <= 3600, "0.1 to 3600 seconds")
         _check_port(self.port)
 
 
@@ -105,20 +105,20 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
         _check_port(self.port)
-        _check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
-        _check("served_model_name", self.served_model_name, self.served_model_name != "", "a name of 1 or more letters")
-        _check("max_tokens", self.max_tokens, self.max_tokens is None or self.max_tokens >= 1, "1 or more")
+        check("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more")
+        check("served_model_name", self.served_model_name, self.served_model_name != "", "a name of 1 or more letters")
+        check("max_tokens", self.max_tokens, self.max_tokens is None or self.max_tokens >= 1, "1 or more")
         _check_adapters(self.adapters)
         folder = self.files_dir
         holds = folder is None or (folder != "" and not set("*?[]") & set(folder))
-        _check("files_dir", folder, holds, "a folder whose path has none of * ? [ ], which jobs take for patterns")
+        check("files_dir", folder, holds, "a folder whose path has none of * ? [ ], which jobs take for patterns")
         for name in ("max_batches", "max_batch_rows"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
+            check(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
         for name in _ABOVE_0:
-            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+            check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name, other in (("ssl_certfile", "ssl_keyfile"), ("ssl_keyfile", "ssl_certfile")):
             given = getattr(self, name)
-            _check(name, given, given is None or getattr(self, other) is not None, f"--{other} beside it")
+            check(name, given, given is None or getattr(self, other) is not None, f"--{other} beside it")
 
     @property
     def adapter_paths(self) -> dict[str, str]:
@@ -155,15 +155,10 @@ def _check_adapters(pairs: tuple[str, ...]) -> None:
     seen = set()
     for pair in pairs:
         name, path = _name_and_path(pair)
-        _check("adapters", pair, bool(name and path), "NAME=PATH, such as spam=/models/spam-lora")
-        _check("adapters", pair, name not in seen, f"each name once; {name} is there twice")
+        check("adapters", pair, bool(name and path), "NAME=PATH, such as spam=/models/spam-lora")
+        check("adapters", pair, name not in seen, f"each name once; {name} is there twice")
         seen.add(name)
 
 
 def _check_port(port: int) -> None:
-    _check("port", port, 0 <= port < 2**16, "0 (a free one) to 65535")
-
-
-def _check(name: str, got: object, holds: bool, takes: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={shown(got)}: takes {takes}")
+    check("port", port, 0 <= port < 2**16, "0 (a free one) to 65535")

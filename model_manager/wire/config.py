@@ -17,7 +17,7 @@ import msgspec
 
 from .address import parse_address
 from .backends import BACKENDS, backend_names
-from .conversion import SettingsMeta, check_types, converted, did_you_mean, nearest, shown, unknown
+from .conversion import SettingsMeta, check, check_types, converted, did_you_mean, nearest, unknown
 from .errors import ConfigError
 
 EMBEDDED_MODEL = "millrace-tiny"
@@ -124,27 +124,25 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
-        _check("model", self.model, bool(self.model.strip()), "a hub name, a folder or gs://bucket/folder")
-        _check("max_model_len", self.max_model_len, self.max_model_len is None or self.max_model_len >= 2, "2 or more")
-        _check("max_num_seqs", self.max_num_seqs, 1 <= self.max_num_seqs <= 4096, "1 to 4096")
+        check("model", self.model, bool(self.model.strip()), "a hub name, a folder or gs://bucket/folder")
+        check("max_model_len", self.max_model_len, self.max_model_len is None or self.max_model_len >= 2, "2 or more")
+        check("max_num_seqs", self.max_num_seqs, 1 <= self.max_num_seqs <= 4096, "1 to 4096")
         batched = self.max_num_batched_tokens
-        _check(
-            "max_num_batched_tokens", batched, batched >= self.max_num_seqs, f"max_num_seqs ({self.max_num_seqs}) up"
-        )
-        _check("block_size", self.block_size, self.block_size in (8, 16, 32, 64, 128), "8, 16, 32, 64 or 128")
+        check("max_num_batched_tokens", batched, batched >= self.max_num_seqs, f"max_num_seqs ({self.max_num_seqs}) up")
+        check("block_size", self.block_size, self.block_size in (8, 16, 32, 64, 128), "8, 16, 32, 64 or 128")
         gib = self.kv_cache_gib
-        _check("kv_cache_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
-        _check("num_engines", self.num_engines, self.num_engines is None or 1 <= self.num_engines <= 64, "1 to 64")
-        _check("tensor_parallel", self.tensor_parallel, 1 <= self.tensor_parallel <= 64, "1 to 64")
-        _check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
-        _check("max_loras", self.max_loras, 0 <= self.max_loras <= 1024, "0 (no adapters) to 1024")
-        _check("max_lora_rank", self.max_lora_rank, 1 <= self.max_lora_rank <= 1024, "1 to 1024")
+        check("kv_cache_gib", gib, gib is None or 0 < gib < math.inf, "a finite number above 0")
+        check("num_engines", self.num_engines, self.num_engines is None or 1 <= self.num_engines <= 64, "1 to 64")
+        check("tensor_parallel", self.tensor_parallel, 1 <= self.tensor_parallel <= 64, "1 to 64")
+        check("num_threads", self.num_threads, self.num_threads is None or self.num_threads >= 1, "1 or more")
+        check("max_loras", self.max_loras, 0 <= self.max_loras <= 1024, "0 (no adapters) to 1024")
+        check("max_lora_rank", self.max_lora_rank, 1 <= self.max_lora_rank <= 1024, "1 to 1024")
         divided = self.max_loras and self.tensor_parallel > 1
-        _check("max_loras", self.max_loras, not divided, f"0 beside tensor_parallel={self.tensor_parallel}")
+        check("max_loras", self.max_loras, not divided, f"0 beside tensor_parallel={self.tensor_parallel}")
 
         self._check_backend()
         guesses = self.num_speculative_tokens
-        _check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
+        check("num_speculative_tokens", guesses, 1 <= guesses <= 16, "1 to 16")
         draft, asked = self.draft_model, self.speculation == "draft_model"
         if asked and draft is None:
             raise ConfigError("speculation='draft_model': takes a model in draft_model too (--draft_model NAME)")
@@ -152,7 +150,7 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(
                 f"draft_model={draft!r}: takes a model only with speculation=draft_model (--speculation draft_model)"
             )
-        _check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
+        check("draft_model", draft, draft is None or bool(draft.strip()), "a hub name, a folder or gs://bucket/folder")
 
     def _check_backend(self) -> None:
         """Another engine obeys fewer settings, and has options of its own."""
@@ -245,13 +243,13 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.manager:
             parse_address(self.manager, "manager")
         for name in ("linger", "idle_timeout", "orphan_grace", "results_kept", "results_kept_mib", "lookahead"):
-            _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
+            check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
-            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+            check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         gib = self.memory_gib
-        _check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
+        check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+            check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
 
 
 PLACE_SETTINGS = ("manager", "manager_key_file")
@@ -279,8 +277,3 @@ def _no_option(name: str) -> str:
     setting = f"the setting {meant} (--{meant})" if meant else None
     hint = did_you_mean(setting, "name another engine as backend (--backend)")
     return f"{name}: millrace's own engines take no such options{hint}"
-
-
-def _check(name: str, got: object, holds: bool, takes: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={shown(got)}: takes {takes}")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 from msgspec import inspect as types
 
-from .errors import MillraceError
+from .errors import ConfigError, MillraceError
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 _ALIKE = 0.8
@@ -194,6 +194,12 @@ def shown(value: Any) -> str:
         value = int(value)
     text = repr(_beginning(value, _SHOWN))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def check(name: str, got: object, holds: bool, takes: str) -> None:
+    """Raises ConfigError unless the setting's value holds: with its name, what it got and what it takes."""
+    if not holds:
+        raise ConfigError(f"{name}={shown(got)}: takes {takes}")
 
 
 def _beginning(value: Any, most: int) -> Any:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .conversion import converted, shown
+from .conversion import check, converted
 from .errors import ConfigError
 
 _GRPC = ("grpc", "grpcs")
@@ -72,18 +72,18 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "down_timeout"):
-            _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+            check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name in ("requests_per_minute", "tokens_per_minute"):
-            _check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number, 0 for no limit")
-        _check("retries", self.retries, 0 <= self.retries <= 100, "0 to 100")
-        _check("max_connections", self.max_connections, 1 <= self.max_connections <= 4096, "1 to 4096")
-        _check("urls", self.urls, bool(self.addresses), f"{_URLS}, with commas between them")
+            check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number, 0 for no limit")
+        check("retries", self.retries, 0 <= self.retries <= 100, "0 to 100")
+        check("max_connections", self.max_connections, 1 <= self.max_connections <= 4096, "1 to 4096")
+        check("urls", self.urls, bool(self.addresses), f"{_URLS}, with commas between them")
         for url in self.addresses:
             _check_url(url)
         kinds = {urlsplit(url).scheme in _GRPC for url in self.addresses}
-        _check("urls", self.urls, len(kinds) == 1, "URLs of HTTP or of gRPC, not both")
+        check("urls", self.urls, len(kinds) == 1, "URLs of HTTP or of gRPC, not both")
         if self.over_grpc:
-            _check("dialect", self.dialect, self.dialect == "kserve", "kserve with grpc:// URLs")
+            check("dialect", self.dialect, self.dialect == "kserve", "kserve with grpc:// URLs")
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
@@ -113,9 +113,9 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             return ""
         found = os.environ.get(self.key_env, "").strip()
         where = "the name of a variable that is set where the engine runs"
-        _check("backend_options: key_env", self.key_env, bool(found), where)
+        check("backend_options: key_env", self.key_env, bool(found), where)
         whole = "a variable whose value is one line, without control characters"
-        _check("backend_options: key_env", self.key_env, found.isprintable(), whole)
+        check("backend_options: key_env", self.key_env, found.isprintable(), whole)
         return found
 
 
@@ -137,11 +137,6 @@ def _check_url(url: str) -> None:
             f"urls: {bare}…: takes no user, query or fragment;"
             " name the key's variable in the option key_env (--backend_options key_env=NAME)"
         )
-    _check("urls", url, parts.scheme in ("http", "https", *_GRPC) and bool(parts.hostname), _URLS)
+    check("urls", url, parts.scheme in ("http", "https", *_GRPC) and bool(parts.hostname), _URLS)
     if parts.scheme in _GRPC:
-        _check("urls", url, bool(parts.port) and not parts.path, f"{parts.scheme}://HOST:PORT")
-
-
-def _check(name: str, got: object, holds: bool, takes: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={shown(got)}: takes {takes}")
+        check("urls", url, bool(parts.port) and not parts.path, f"{parts.scheme}://HOST:PORT")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .conversion import converted, shown, unknown
+from .conversion import check, converted, unknown
 from .endpoint_options import EndpointOptions
 from .errors import ConfigError
 from .server_presets import PRESETS, Preset
@@ -39,9 +39,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError(unknown(self.preset, PRESETS, what="preset"))
         if not self.preset and not self.command:
             raise ConfigError("command is missing: takes the arguments of a server, or preset names a kind of server")
-        _check("health", self.health, not self.health or self.health.startswith("/"), "a route, such as /health")
-        _check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
-        _check("hang_timeout", self.hang_timeout, 0 < self.hang_timeout < math.inf, "a finite number above 0")
+        check("health", self.health, not self.health or self.health.startswith("/"), "a route, such as /health")
+        check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
+        check("hang_timeout", self.hang_timeout, 0 < self.hang_timeout < math.inf, "a finite number above 0")
         if "{port}" not in self.template and not self.port:
             raise ConfigError(
                 f"command={self.template!r}: takes one with {{port}},"
@@ -102,8 +102,3 @@ def connection_of(backend: str, fields: Mapping[str, Any]) -> EndpointOptions | 
             return EndpointOptions.parse(parse(fields)[1] | _ITS_URL)
         case _:
             return None
-
-
-def _check(name: str, got: object, holds: bool, takes: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={shown(got)}: takes {takes}")
