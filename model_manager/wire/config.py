@@ -64,6 +64,11 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return meant if meant in cls.__struct_fields__ else nearest(name, cls.__struct_fields__)
 
 
+def model_name(model: str) -> str:
+    """A model as users are told of it: the same with and without a slash at the end of a folder."""
+    return model.rstrip("/")
+
+
 class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which model, and how its inference process is to run it.
 
@@ -182,8 +187,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def name(self) -> str:
-        """The model as users are told of it: the same with and without a slash at the end of a folder."""
-        return self.model.rstrip("/")
+        """The model as users are told of it."""
+        return model_name(self.model)
 
     @property
     def key(self) -> str:

@@ -12,6 +12,7 @@ from math import ceil
 import msgspec
 
 from millrace.model_manager.client.status import read_status, stop_models, sweep
+from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import ModelStatus
@@ -79,7 +80,7 @@ def _stop(flags: argparse.Namespace) -> int:
         return 0
     keys: list[str | None] = [None]
     if flags.model is not None:
-        keys = [model.key for model in status.models if flags.model.rstrip("/") in _names(model)]
+        keys = [model.key for model in status.models if model_name(flags.model) in _names(model)]
         if not keys:
             loaded = ", ".join(map(_name, status.models)) or "none"
             raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.conversion import shown
 
@@ -82,7 +83,7 @@ class Service:
         self.settings = settings
         self.served = served
         self.engine = engine
-        requests = RequestCollector(lambda: (engine.client.info.name.rstrip("/"), engine.client.key))
+        requests = RequestCollector(lambda: (model_name(engine.client.info.name), engine.client.key))
         self._recent = RecentRequests()
         self.observers = Observers([*observers, requests, self._recent])
         self.watching = Watching(self._figures)

@@ -51,7 +51,7 @@ class KeptWeights:
         self._num_threads = placement.num_threads
         self._size = _packed_bytes(plan, fmt, placement.dtype)
         place = f"{checkpoint.folder.resolve()}\0{placement.dtype}\0{fmt.name}"
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", placement.config.model.rstrip("/").rsplit("/", 1)[-1])[-_LONGEST_NAME:]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", placement.config.name.rsplit("/", 1)[-1])[-_LONGEST_NAME:]
         self._file = cache_folder() / _FOLDER / f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
         self._unfinished = self._file.with_name(f"{self._file.name}.unfinished")
 
