@@ -15,7 +15,7 @@ import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.constraint import MOST_CHARACTERS, Constraint
-from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong
+from millrace.model_manager.wire.errors import AnswerRejected, ConfigError, InvalidRequest, PromptTooLong, counted
 from millrace.model_manager.wire.request import FinishReason, Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
 
@@ -42,7 +42,7 @@ from .typed.shapes import Record, Schema
 from .typed.values import decoded, value_of
 
 _CUT_SHORT = (
-    "the answer was cut after {} tokens: max_tokens, or what the model's positions leave behind the prompt, is too "
+    "the answer was cut after {}: max_tokens, or what the model's positions leave behind the prompt, is too "
     "little for it"
 )
 
@@ -142,7 +142,7 @@ class _Extracting:
 
     def element(self, prompt: Prompt, result: Output, model: str, revision: str) -> Extracted:
         if result.finish_reason is FinishReason.LENGTH:
-            raise AnswerRejected(_CUT_SHORT.format(len(result.token_ids)))
+            raise AnswerRejected(_CUT_SHORT.format(counted(len(result.token_ids), "token")))
         reading = read(self._record, result.text, document_of(prompt))
         check_held(self._record, value_of(self._record, decoded(reading.json)))  # a class's own checks
         if result.logprobs is None:

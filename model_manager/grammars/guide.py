@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from ..wire.errors import ConstraintNotMet
+from ..wire.errors import ConstraintNotMet, counted
 from .closing import Closed
 from .grammar import QUICK, Grammar, LexerSpent
 from .refusals import of_a_step, of_slowness
@@ -176,7 +176,7 @@ class Guide:
             return self.only
         allowed = np.flatnonzero(np.unpackbits(self._lasting(self._bits).view(np.uint8), bitorder="little"))
         if not allowed.size:
-            raise ConstraintNotMet(f"after {self.length} tokens of output nothing may come")
+            raise ConstraintNotMet(f"after {counted(self.length, 'token')} of output nothing may come")
         return int(allowed[number % len(allowed)])
 
     def valid(self, drafts: List[int]) -> list[int]:
@@ -208,7 +208,7 @@ class Guide:
         if self._failure is not None:
             raise self._failure
         if not self.may_end:
-            raise ConstraintNotMet(f"the output is not complete after {self.length} tokens, and {why}")
+            raise ConstraintNotMet(f"the output is not complete after {counted(self.length, 'token')}, and {why}")
 
     def fill(self, bits: npt.NDArray[np.uint32]) -> None:
         """Make a mask in `bits` after a failure: the matcher has failed, or allows nothing."""
@@ -285,8 +285,10 @@ class Guide:
 
     def _check_lexer(self) -> None:
         if self._grammar.is_spent(self._start):
-            raise LexerSpent(f"after {self.length} tokens of output: the constraint takes too many states")
+            raise LexerSpent(f"after {counted(self.length, 'token')} of output: the constraint takes too many states")
 
     def _check_matcher(self) -> None:
         if self.matcher.is_error():
-            raise ConstraintNotMet(f"after {self.length} tokens of output: {of_a_step(self.matcher.get_error())}")
+            raise ConstraintNotMet(
+                f"after {counted(self.length, 'token')} of output: {of_a_step(self.matcher.get_error())}"
+            )

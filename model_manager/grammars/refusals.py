@@ -10,6 +10,7 @@ import logging
 import re
 
 from ..wire.constraint import Constraint
+from ..wire.errors import counted
 from .lark import given_position, pieces, place
 from .llguidance_schemas import prepared
 from .regex_reasons import regex_reason
@@ -71,8 +72,8 @@ def reason(constraint: Constraint, message: str, judge: Judge) -> str:
 def of_slowness(name: str, length: int) -> str:
     """Our sentence for an output that took too long under the constraint of that name; `length` in tokens."""
     return (
-        f"{name}: takes too much processor time to follow, after {length} tokens of output: write it so that a text "
-        'can be read in one way only, as the rule `x: "a"+` for `x: x x | "a"`'
+        f"{name}: takes too much processor time to follow, after {counted(length, 'token')} of output: write it so "
+        'that a text can be read in one way only, as the rule `x: "a"+` for `x: x x | "a"`'
     )
 
 

@@ -21,7 +21,7 @@ import msgspec
 from ..store.memory import MemoryNeed
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.engine_messages import StepReport
-from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed
+from ..wire.errors import EngineLost, ErrorInfo, ModelLoadFailed, counted
 from ..wire.messages import ModelFailed, ModelReady, ModelWarnings, OpenModel
 from ..wire.request import FinishReason, Request
 from ..wire.shared_settings import unmet_settings
@@ -250,9 +250,9 @@ class Model:
         slot.deaths_in_row += 1
         self._requests.take_back(slot, reason, now)
         if max(slot.deaths_in_row, slot.killers_in_row) > self._settings.max_restarts:
-            how = f"its inference process died {slot.deaths_in_row} times in a row"
+            how = f"its inference process died {counted(slot.deaths_in_row, 'time')} in a row"
             if slot.deaths_in_row <= self._settings.max_restarts:
-                how = f"{slot.killers_in_row} requests in a row ended its inference process again and again"
+                how = f"{counted(slot.killers_in_row, 'request')} in a row ended its inference process again and again"
             lost = f"{self.config.model}: {how}: {reason}"
             slot.state = State.FAILED
             self._give_up(slot, EngineLost(lost).info(), now)

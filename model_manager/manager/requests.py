@@ -14,7 +14,7 @@ from collections.abc import Collection
 from ..wire.batching import progress_batches, request_batches
 from ..wire.config import ManagerConfig
 from ..wire.engine_messages import StepReport
-from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest
+from ..wire.errors import DeadlineExceeded, EngineKiller, InvalidRequest, counted
 from ..wire.job_progress import spans
 from ..wire.messages import Cancel, Credits, Progress, Submit
 from ..wire.request import Failure, FinishReason, NewTokens, Output, Request
@@ -255,7 +255,8 @@ class Requests:
         self._unsent |= waiting
 
     def _fail_killer(self, slot: EngineSlot, entry: Entry, reason: str, now: float) -> None:
-        error = EngineKiller(f"the inference process died {entry.deaths} times while it ran this request: {reason}")
+        times = counted(entry.deaths, "time")
+        error = EngineKiller(f"the inference process died {times} while it ran this request: {reason}")
         self._fail(entry, entry.failure(error), now)
         slot.deaths_in_row = 0
         slot.killers_in_row += 1

@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.job_progress import FailedRow, JobProgress, RowLife
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus
 from millrace.serving.window.figures import Figures
@@ -183,7 +184,8 @@ def _progress(job: JobProgress, width: int, now: float) -> Text:
 
 def _others(jobs: Sequence[JobStatus]) -> Iterator[RenderableType]:
     for job in jobs[-3:]:
-        failed = [f"{job.failed:,} requests failed"] if job.failed else []  # the manager knows no other dead letters
+        # The manager knows no other dead letters.
+        failed = [f"{counted(job.failed, 'request')} failed"] if job.failed else []
         counts = ", ".join([f"{job.finished:,} done", *failed, f"{job.generated_tokens:,} generated"])
         yield Text(
             plain(f"  {counts}: {job.job or '(unnamed)'}"), style="bright_black", no_wrap=True, overflow="ellipsis"

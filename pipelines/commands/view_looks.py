@@ -225,6 +225,7 @@ def _place(start: int, rows: int, total: int | None, everything: int) -> str:
     if total is None:
         return f"{here}; the rows are being counted"
     if not rows:
-        return f"0 of {number(everything)} rows"
-    of = f"{number(total)} rows" if total == everything else f"{number(total)} that fit, of {number(everything)} rows"
+        return f"0 of {counted(everything, 'row')}"
+    every = counted(everything, "row")
+    of = every if total == everything else f"{number(total)} that fit, of {every}"
     return f"{here} of {of}"

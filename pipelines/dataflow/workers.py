@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, counted
 
 from ..flags.machines import GpuRequest, MachineType, cpu_machine, disk_needed, machine_type, memory_needed
 from .engine_images import check_gpus_of_engine
@@ -114,7 +114,7 @@ def _machine_with_gpu(worker: WorkerOptions, gpu: GpuRequest) -> MachineType | N
         return None
     machine = machine_type(name) or MachineType(name, 0, float("inf"))
     if machine.gpus not in (0, gpu.count):
-        raise ConfigError(f"--machine_type {name}: has {machine.gpus} GPUs, and --gpu asks for {gpu.count}")
+        raise ConfigError(f"--machine_type {name}: has {counted(machine.gpus, 'GPU')}, and --gpu asks for {gpu.count}")
     return machine
 
 
@@ -125,7 +125,7 @@ def _check_gpus(model: ModelConfig, gpu: GpuRequest, weights: int | None) -> Non
     used = model.tensor_parallel * (model.num_engines or 1)
     if used > gpu.count:
         raise ConfigError(
-            f"--gpu {gpu.gpu.name}:{gpu.count}: the engines take {used} GPUs"
+            f"--gpu {gpu.gpu.name}:{gpu.count}: the engines take {counted(used, 'GPU')}"
             f" (tensor_parallel={model.tensor_parallel}, num_engines={model.num_engines or 1})"
         )
     room = gpu.gpu.memory_gb * model.tensor_parallel
@@ -178,7 +178,7 @@ def _one_process(beam: PipelineOptions) -> str:
         debug.add_experiment(ONE_PROCESS)
     if debug.number_of_worker_harness_threads is None:
         debug.number_of_worker_harness_threads = _THREADS
-    threads = f"{debug.number_of_worker_harness_threads} threads"
+    threads = counted(debug.number_of_worker_harness_threads, "thread")
     return f"{', '.join(of_containers)}, {threads}" if of_containers else f"one a worker ({ONE_PROCESS}), {threads}"
 
 

@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from millrace.model_manager.wire.errors import counted
+
 from ..http.errors import HttpError
 from ..requests.service import MOST_NAMED
 from .asking import Desk
@@ -21,7 +23,7 @@ class NotValid(Exception):
     """The file fails the batch."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__(f"{len(problems)} problems")
+        super().__init__(counted(len(problems), "problem"))
         self.problems = problems
 
 
@@ -104,7 +106,9 @@ class _Validation:
 
     def _check_amount(self) -> None:
         if self._rows > self._most:
-            told = f"the file has more than {self._most} prompts (--max_batch_rows): make several batches of it"
+            told = (
+                f"the file has more than {counted(self._most, 'prompt')} (--max_batch_rows): make several batches of it"
+            )
             self._problems = [*self._problems, Problem(code="too_many_requests", message=told)]
         elif not self._seen and not self._problems:
             self._problems = [Problem(code="empty_file", message="the file has no request")]

@@ -86,7 +86,8 @@ class Sender:
                 tries, failures = tries + 1, failures + (not failure.is_busy)
                 retried.append(self._clock())
                 if failures > self._options.retries and await self._lives(place.server):
-                    raise ServerFailed(f"no answer in {failures} tries; the last: {failure}") from None
+                    failed = "1 try" if failures == 1 else f"{failures} tries"
+                    raise ServerFailed(f"no answer in {failed}; the last: {failure}") from None
                 if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
                     await asyncio.sleep(backoff(tries, least=LEAST_BUSY if failure.is_busy else 0.0))
                     asked = {place.server}

@@ -17,6 +17,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import msgspec
 
 from ...wire.backends import BACKENDS
+from ...wire.errors import counted
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 from .dialects import Dialect, Garbled, ServerAnswer
@@ -115,7 +116,7 @@ class AnswerStream:
             return
         sent = request.prompt_token_ids + request.output_token_ids
         if list(piece.prompt_token_ids) != sent:
-            raise Garbled(f"it was given {len(sent)} tokens to go on from, and began elsewhere")
+            raise Garbled(f"it was given {counted(len(sent), 'token')} to go on from, and began elsewhere")
 
     def _is_whole(self, following: StreamPiece) -> bool:
         """Whether the text before this piece has all characters of its tokens."""

@@ -194,7 +194,7 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
             names = [name for name in names if not name.startswith(OTHER_PARTS)]
         if names:
             some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-            raise ModelCorrupt(f"{checkpoint.folder}: {len(names)} weights are {kind.removesuffix('_keys')}: {some}")
+            raise ModelCorrupt(f"{checkpoint.folder}: {kind.removesuffix('_keys')} weights ({len(names):,}): {some}")
 
 
 def _runner(model: Any, placement: Placement, layout: AttentionLayout) -> TorchModelRunner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from ...wire.errors import InvalidRequest, PromptTooLong
+from ...wire.errors import InvalidRequest, PromptTooLong, counted
 from ...wire.request import Request
 from .sequence import Sequence
 from .stopping import StopRules
@@ -54,9 +54,10 @@ def _check_tokens(request: Request, vocab_size: int) -> None:
 
 def _check_length(request: Request, max_len: int) -> None:
     count = len(request.prompt_token_ids)
+    given = counted(count, "token")
     if request.task == "generate" and count + 1 > max_len:
         raise PromptTooLong(
-            f"prompt of {count} tokens: prompt and output together take at most {max_len}, at least 1 for output"
+            f"prompt of {given}: prompt and output together take at most {max_len}, at least 1 for output"
         )
     if count > max_len:
-        raise PromptTooLong(f"{request.task} of {count} tokens: takes at most {max_len}")
+        raise PromptTooLong(f"{request.task} of {given}: takes at most {max_len}")

@@ -184,7 +184,7 @@ class JobReport:
         found = []
         if outcome.earlier_files:
             earlier = counted(len(outcome.earlier_files), "file")
-            found.append(f"Resumed: {earlier} of earlier runs are part of the output, and not counted here.")
+            found.append(f"Resumed: the output includes {earlier} of earlier runs, not counted here.")
         if state != "done":
             found.append("All figures count the rows that were written before the end.")
         if digest.rows and digest.rows != outcome.completions:

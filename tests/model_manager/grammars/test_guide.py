@@ -59,7 +59,9 @@ def test_an_output_without_end_takes_too_many_states() -> None:
     guide = Guide(COMPILER.compile(Constraint(json_schema=schema)), Ends(eos=[1], stops=[], ignore_eos=True))
     with pytest.raises(ConstraintNotMet) as failed:
         _go_on(guide)
-    assert re.fullmatch(r"after \d+ tokens of output: the constraint takes too many states", str(failed.value))
+    assert re.fullmatch(
+        r"after (1 token|\d+ tokens) of output: the constraint takes too many states", str(failed.value)
+    )
 
 
 def _go_on(guide: Guide) -> None:

@@ -65,6 +65,10 @@ def test_an_output_without_rows_is_one_empty_page(tmp_path: Path) -> None:
     assert (page.rows, page.page_said) == ([], "0 of 0 rows")
 
 
+def test_a_page_of_one_row_says_row(tmp_path: Path) -> None:
+    assert Look("out", [str(lines(tmp_path, 1))], None).page("").page_said == "1 to 1 of 1 row"
+
+
 @given(st.builds(Filter, st.text(max_size=9), st.booleans(), st.none() | st.integers(0, 100)), st.integers(1, 10**9))
 def test_an_address_says_what_the_filter_is(chosen: Filter, page: int) -> None:
     assert Filter.parse(chosen.query(page).removeprefix("?")) == (chosen, page)

@@ -97,6 +97,7 @@ def test_gpus_for_all_workers_need_no_hints() -> None:
         ([], "l4:2", ModelConfig(tensor_parallel=4), "the engines take 4 GPUs"),
         ([], "l4:4", ModelConfig(tensor_parallel=2, num_engines=3), "the engines take 6 GPUs"),
         (["--machine_type=g2-standard-24"], "l4", ModelConfig(), "has 2 GPUs, and --gpu asks for 1"),
+        (["--machine_type=g2-standard-8"], "l4:2", ModelConfig(), "has 1 GPU, and --gpu asks for 2"),
         ([SERVICE], "none", ModelConfig(), "count:1: workers get no driver; add ;install-nvidia-driver:5xx at its end"),
         ([], "l4", ModelConfig(backend="openvino"), "--gpu l4: the back end openvino uses no NVIDIA GPU"),
         ([DRIVEN], "none", ModelConfig(backend="fake"), "worker_accelerator: the back end fake uses no"),

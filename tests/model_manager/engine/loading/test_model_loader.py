@@ -281,10 +281,10 @@ _DAMAGES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
         lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 1000),
         ModelCorrupt, "model.safetensors is damaged"),
     "weight missing": (
-        lambda folder: _weights(folder, {}, without=_UP), ModelCorrupt, f"1 weights are missing: {_UP}"),
+        lambda folder: _weights(folder, {}, without=_UP), ModelCorrupt, f"missing weights (1): {_UP}"),
     "weight too many": (
         lambda folder: _weights(folder, {"model.layers.0.adapter.weight": torch.zeros(3)}),
-        ModelCorrupt, "1 weights are unexpected: model.layers.0.adapter.weight"),
+        ModelCorrupt, "unexpected weights (1): model.layers.0.adapter.weight"),
     "weight misshapen": (lambda folder: _weights(folder, {_NORM: torch.zeros(3)}), ModelCorrupt, _NORM),
     "weight of integers": (
         lambda folder: _weights(folder, {_NORM: torch.zeros(64, dtype=torch.int8)}),

@@ -190,7 +190,9 @@ def test_a_resumed_job_says_so_and_counts_its_own_rows(prompts: str, tmp_path: P
     path = tmp_path / "out/c.report.html"
     with opened(chromium, address_of(path)) as found:
         assert figures(found)["rows answered"] == "50"
-        assert "Resumed: 1 file of earlier runs" in found.page.locator(".note").first.inner_text()
+        assert (
+            "Resumed: the output includes 1 file of earlier runs, not" in found.page.locator(".note").first.inner_text()
+        )
     before = path.read_bytes()
     (tmp_path / "prompts.jsonl").write_text("\n".join(Path(prompts).read_text().splitlines()[:60]))
     assert dispatch([*flags, "--resume"]) == 0
