@@ -32,7 +32,7 @@ from millrace.model_manager.wire.machine import is_shortage, shortage
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
 
 
-_SETTING = re.compile(r"^([a-z_]+)=('?)([^':]*)\2: ")
+_SETTING = re.compile(r"^([a-z_]+)=(?:'([^']*)'|([^':]*)): ")
 """How an error names a setting, `max_tokens=0: `; a command names its flag, `--max_tokens 0: `."""
 _OPTIONS = re.compile(r"^(vLLM: )?backend_options: ")
 _WHERE = re.compile(r" \[while running '[^']*'\]")
@@ -225,7 +225,7 @@ def _sentence_and_status(error: Exception) -> tuple[str, int]:
 
 
 def _flag(setting: re.Match[str]) -> str:
-    return f"--{setting[1]} {setting[3] or repr('')}: "
+    return f"--{setting[1]} {setting[2] or setting[3] or repr('')}: "
 
 
 def unwrapped(error: BaseException | None) -> MillraceError | None:

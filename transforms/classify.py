@@ -154,7 +154,9 @@ def _threshold(given: float | None, multiple: bool) -> float | None:
     """None where labels exclude each other; raises ConfigError."""
     if not multiple:
         if given is not None:
-            raise ConfigError(f"threshold={given} needs multiple=True: without it the likeliest label alone holds")
+            raise ConfigError(
+                f"threshold={shown(given)} needs multiple=True: without it the likeliest label alone holds"
+            )
         return None
     threshold = DEFAULT_THRESHOLD if given is None else given
     if not 0 < threshold < 1:

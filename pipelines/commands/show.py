@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.formats import NamedFormat, input_format
 from millrace.transforms.reading.row_places import Position
 
@@ -40,13 +41,20 @@ def _show(arguments: Sequence[str]) -> int:
         "--input_format", choices=list(get_args(NamedFormat)), help="Format of the files. Default: by the extension."
     )
     flags = parser.parse_args(list(arguments))
-    positions = [Position.parse(place) for place in flags.places]
+    positions = [_position(place) for place in flags.places]
     for position in positions:
         position.format(flags.input_format)
     for position in positions:
         row = _row(position, flags.input_format)
         print(harmless(row) if sys.stdout.isatty() else row)
     return 0
+
+
+def _position(place: str) -> Position:
+    try:
+        return Position.parse(place)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; `millrace view` shows an output") from None
 
 
 def _row(position: Position, named_format: str | None) -> str:

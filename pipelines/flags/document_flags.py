@@ -21,7 +21,7 @@ from typing import Any
 from apache_beam.internal.cloudpickle import cloudpickle
 
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
-from millrace.model_manager.wire.conversion import did_you_mean, nearest
+from millrace.model_manager.wire.conversion import did_you_mean, nearest, shown
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.classify import Classify
 from millrace.transforms.extract import Extract
@@ -99,7 +99,7 @@ def read_classification(known: argparse.Namespace, others: dict[str, Any]) -> Cl
     make = partial(Classify, settings.labels, EMBEDDED_MODEL, multiple=settings.multiple)
     _told(f"--labels {known.labels}", make)
     if settings.threshold is not None:
-        _told(f"--threshold {known.threshold}", partial(make, threshold=settings.threshold))
+        _told(f"--threshold {shown(known.threshold)}", partial(make, threshold=settings.threshold))
     if settings.examples:
         _told(f"--examples {known.examples}", partial(make, examples=settings.examples))
     return settings
@@ -117,7 +117,8 @@ def _labels_of(given: str) -> list[str] | dict[str, str]:
         raise ConfigError(f"--labels {given}: takes labels with commas between them, or a file of JSON named ….json")
     if not given.endswith(".json"):
         return [label.strip() for label in given.split(",")]
-    found = _json(read_text("--labels", given), f"--labels {given}")
+    text = read_text("--labels", given, "; takes labels with commas between them, or a .json file of them")
+    found = _json(text, f"--labels {given}")
     said = found.values() if isinstance(found, dict) else found
     if not isinstance(found, list | dict) or not all(isinstance(each, str) for each in said):
         raise ConfigError(f"--labels {given}: takes a list of strings, or an object of strings")
@@ -169,7 +170,7 @@ def _imported(name: str, address: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         hint = f"; a module is named without its .py: {name[:-3]}" if name.endswith(".py") else ""
         raise ConfigError(
-            f"--schema {address}: {name} is not imported: {type(error).__name__}: {error}{hint}; takes MODULE:CLASS"
+            f"--schema {address}: {name} cannot be imported: {type(error).__name__}: {error}{hint}; takes MODULE:CLASS"
         ) from None
     finally:
         sys.path.remove(here)
@@ -194,7 +195,8 @@ def _file(module: ModuleType) -> Path:
 
 def _examples_of(path: str) -> list[tuple[str, Any]]:
     """Documents with their answers. Raises ConfigError that names the line."""
-    lines = read_text("--examples", path).split("\n")  # a string may have other ends of lines in it
+    text = read_text("--examples", path, "; takes a JSONL file of examples")
+    lines = text.split("\n")  # a string may have other ends of lines in it
     return [_example(line, f"--examples {path}: line {at}") for at, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -207,7 +209,8 @@ def _example(line: str, where: str) -> tuple[str, Any]:
 
 
 def _template_of(path: str) -> Template:
-    text = read_text("--template", path)
+    hint = "; takes a file of text with {document} in it, or of chat messages, named ….json"
+    text = read_text("--template", path, hint)
     try:
         return checked_template(json.loads(text) if path.endswith(".json") else text)
     except (ConfigError, ValueError, AttributeError, TypeError) as error:

@@ -12,7 +12,7 @@ from millrace.transforms.models.updates import WatchedFile
 from .dataflow import add_dataflow
 from .file_flags import CONSTRAINT_HELP, CONSTRAINT_METAVAR
 from .from_settings import add_settings
-from .parser import FlagParser
+from .parser import FlagParser, positive_seconds, seconds
 from .shared_flags import add_engine, add_logging, add_manager, add_model
 from .task_commands import TaskCommand
 from .trace_flags import add_traces
@@ -87,7 +87,7 @@ def _add_updates(group: Any) -> None:
     )
     group.add_argument(
         "--model_updates_every",
-        type=float,
+        type=positive_seconds,
         default=WatchedFile.every,
         metavar="SECONDS",
         help=f"How often each worker process looks at that file. Default: {WatchedFile.every:g}.",
@@ -197,14 +197,14 @@ def _add_report(group: Any) -> None:
 def _add_windows(group: Any) -> None:
     group.add_argument(
         "--window",
-        type=float,
+        type=positive_seconds,
         metavar="SECONDS",
         help="Time that one set of a stream's files covers. Default: 60. On Prism a killed or failed job loses up to "
         "one window of a broker's messages (docs: Streams).",
     )
     group.add_argument(
         "--lateness",
-        type=float,
+        type=seconds,
         metavar="SECONDS",
         help="Time after the end of a stream's window in which late rows are still written, to further files. Rows "
         "later than that are dropped. Default: 86400 (one day).",

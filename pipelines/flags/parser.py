@@ -14,7 +14,13 @@ NO_INPUT = "--input is missing: takes one or more files or globs, or a stream"
 _PAGES = "Pages named as (docs: …) are in the folder docs/ of millrace's repository."
 _FEW = 6
 """Flags and arguments that an error lists; of a command with more, --help does."""
-_KINDS = {"int": "an integer", "float": "a number"}
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "seconds": "seconds, 0 or more",
+    "positive_seconds": "seconds, more than 0",
+}
+"""What a flag takes, by the name of its type."""
 _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", lambda found: _takes(found, found[3])),
     (r"argument (\S+): invalid (\w+) value: '(.*)'", lambda found: f"{found[1]} {found[3]}: takes {_kind(found[2])}"),
@@ -23,6 +29,16 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
 )
 """What argparse says, and what is said in its place."""
+
+
+def seconds(text: str) -> float:
+    """The type of a flag of seconds, 0 or more; the bound is checked where the value is used."""
+    return float(text)
+
+
+def positive_seconds(text: str) -> float:
+    """The type of a flag of seconds above 0; the bound is checked where the value is used."""
+    return float(text)
 
 
 class FlagParser(argparse.ArgumentParser):

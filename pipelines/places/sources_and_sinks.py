@@ -11,9 +11,11 @@ output becomes a PTransform that takes `(results, failed, unreadable)`.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.addresses import Address, Files, KafkaTopic, PubSubAddress, WatchedFiles
 from millrace.transforms.files.file_systems import match, remove
 from millrace.transforms.reading.read_prompts import ReadPrompts
@@ -222,6 +225,16 @@ class _Apart(beam.PTransform):
             letters.append(written)
         if self._flatten:
             letters = [letters | "Dead letters" >> beam.Flatten()]
-        for number, each in enumerate(letters):
-            each | f"Write dead letters {number}" >> self._letters
+        with _errors_of_letters():
+            for number, each in enumerate(letters):
+                each | f"Write dead letters {number}" >> self._letters
         return written
+
+
+@contextlib.contextmanager
+def _errors_of_letters() -> Iterator[None]:
+    """A writer's errors name `output`; the flag of this one is --dead_letters."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(re.sub("^output=", "dead_letters=", str(error))) from None

@@ -55,11 +55,11 @@ def _check(flags: argparse.Namespace) -> None:
     for name in ("tokens_per_second", "prompt_tokens_per_second", "workers", "disk_size_gb"):
         value = getattr(flags, name)
         if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"--{name}={shown(value)}: takes a number above 0")
+            raise ConfigError(f"--{name} {shown(value)}: takes a number above 0")
     for name in ("sample", "startup_minutes", "margin", "output_tokens"):
         value = getattr(flags, name)
         if value is not None and not 0 <= value < math.inf:
-            raise ConfigError(f"--{name}={shown(value)}: takes 0 or more")
+            raise ConfigError(f"--{name} {shown(value)}: takes 0 or more")
 
 
 def make_plan(flags: argparse.Namespace) -> Plan:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..addresses import WatchedFiles, parse
@@ -37,7 +38,7 @@ class WatchedFile:
 
     def __post_init__(self) -> None:
         if not 0 < self.every < float("inf"):
-            raise ConfigError(f"--model_updates_every {self.every:g} (`every`): takes seconds above 0")
+            raise ConfigError(f"every={shown(self.every)}: takes seconds, more than 0")
 
     @classmethod
     def parse(cls, given: str, every: float) -> WatchedFile:
@@ -45,7 +46,10 @@ class WatchedFile:
         address = parse(given) if given != "watch:" else None
         if not isinstance(address, WatchedFiles):
             raise ConfigError(f"--model_updates {given}: takes watch:FILE")
-        return cls(address.path, every)
+        try:
+            return cls(address.path, every)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("every=", "--model_updates_every ", 1)) from None
 
 
 def updated(config: ModelConfig, update: Any) -> ModelConfig:

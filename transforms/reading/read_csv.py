@@ -55,7 +55,7 @@ def _header(records: _Records) -> list[str]:
     """The names of the columns; of several without a name each is called by its number, as in `column_3`."""
     found = next(records, [])
     if isinstance(found, UnreadableRow):
-        raise UnreadableFile(f"the header cannot be read: {found}; all rows are missing")
+        raise UnreadableFile(f"the header cannot be read: {found}; so no row can be read")
     unnamed = found.count("") > 1
     names = [name or (f"column_{number}" if unnamed else name) for number, name in enumerate(found, 1)]
     check_column_names(names)
@@ -129,9 +129,8 @@ def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[bytes]:
     """Lines with their ends as they are: in a quoted field they are content."""
     held = stream.read(len(BOM)).removeprefix(BOM)
     if held.startswith(_UTF16) or b"\0" in held:
-        raise UnreadableFile(
-            "the file is in UTF-16 or UTF-32, and CSV is read as UTF-8: convert it; all rows are missing"
-        )
+        told = "the file is in UTF-16 or UTF-32, and CSV is read as UTF-8, so no row can be read"
+        raise UnreadableFile(f"{told}: convert it")
     while chunk := stream.read(_CHUNK):
         *ended, held = (held + chunk).split(b"\n")
         yield from (line + b"\n" for line in ended)

@@ -43,7 +43,7 @@ def check_column_names(names: Iterable[str]) -> None:
     """Raises UnreadableFile where two columns have one name: a row would lose one of the two values."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise UnreadableFile(f"two columns are called `{twice}`: give each a name of its own; all rows are missing")
+        raise UnreadableFile(f"two columns are called `{twice}`, so no row can be read: give each a name of its own")
 
 
 def message_row(data: bytes, form: InputFormat, shape: RowShape, position: str, limit: int) -> Prompt | DeadLetter:

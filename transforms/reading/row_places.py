@@ -29,7 +29,9 @@ class Position(NamedTuple):
         """From `<path>@<byte>` or `<path>#<row>`; raises ConfigError for anything else."""
         found = _POSITION.fullmatch(text)
         if found is None:
-            raise ConfigError(f"{text}: takes <path>{LINE_MARK}<byte> or <path>{ROW_MARK}<row>")
+            raise ConfigError(
+                f"{text}: takes <path>{LINE_MARK}<byte> or <path>{ROW_MARK}<row>, for example rows.jsonl@0"
+            )
         return cls(found[1], found[2], int(found[3]))
 
     def __str__(self) -> str:

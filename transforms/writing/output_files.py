@@ -139,16 +139,18 @@ class OutputFiles:
             return
         if found := self.existing("completions") + self.existing("dead_letters"):
             ways = "--resume adds to it" if endless else "--resume adds what is missing, --overwrite replaces it"
-            raise ConfigError(f"output {found[0]} is already there: {ways}")
+            raise ConfigError(f"output={self.prefix!r}: {found[0]} is already there: {ways}")
         if found := self.interrupted("completions"):
             raise ConfigError(
-                f"an interrupted run left {found[0]}: --resume goes on from there, --overwrite starts again"
+                f"output={self.prefix!r}: an interrupted run left {found[0]}: --resume goes on from there, "
+                "--overwrite starts again"
             )
 
     def check_finished(self) -> None:
         """Raises ConfigError where finished shards are there, for a job whose graph may run more than once."""
         if found := self.existing("completions") + self.existing("dead_letters"):
-            raise ConfigError(f"output {found[0]} is already there, and this job replaces nothing")
+            told = f"output={self.prefix!r}: {found[0]} is already there"
+            raise ConfigError(f"{told}, and this job replaces nothing")
 
     @property
     def _mark(self) -> str:
@@ -162,7 +164,8 @@ class OutputFiles:
                 shard = self._shard_named(path, kind)
                 if path not in ours and shard is not None and shard["resume"] is None:
                     raise ConfigError(
-                        f"{path} belongs to another output, and could be overwritten: name another output"
+                        f"output={self.prefix!r}: {path} belongs to another output, and could be overwritten: name "
+                        "another output"
                     )
 
     def _found(self, kind: OutputKind) -> list[FileMetadata]:

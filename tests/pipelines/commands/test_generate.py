@@ -71,7 +71,9 @@ def test_a_second_run_is_refused_and_a_resumed_one_only_tries_what_failed(
 ) -> None:
     assert run(prompts, tmp_path) == 0
     assert run(prompts, tmp_path) == 2
-    assert "already there" in capsys.readouterr().err
+    assert (
+        f"--output {tmp_path}/out/c: {tmp_path}/out/c-00000-of-00001.jsonl is already there" in capsys.readouterr().err
+    )
     assert run(prompts, tmp_path, "--resume") == 0  # what was left to do failed again, as it would each time
     assert len(rows_of(tmp_path, "out/c-*.jsonl")) == 28
     assert len(rows_of(tmp_path, "out/c.dead_letters-*.jsonl")) == 2

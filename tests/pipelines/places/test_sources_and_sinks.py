@@ -156,7 +156,9 @@ def test_one_prefix_has_one_writer(letters: str) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_a_resumed_run_has_its_letters_apart_replace_the_earlier_ones(tmp_path: Path) -> None:
+def test_a_resumed_run_has_its_letters_apart_replace_the_earlier_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = tmp_path / "rows.jsonl"
     flags = ["--input", str(rows), "--output", str(tmp_path / "c"), "--dead_letters", str(tmp_path / "l")]
     flags += ["--backend=fake", "--max_tokens=2", "--linger=0.1", "--orphan_grace=0.1", "--quiet"]
@@ -164,6 +166,8 @@ def test_a_resumed_run_has_its_letters_apart_replace_the_earlier_ones(tmp_path: 
     rows.write_text('{"id": "a", "prompt": "x"}\nnot JSON\n{"id": "b"}\n')
     assert main(flags) == 0
     assert len(rows_of(tmp_path, "l-*.jsonl")) == 2
+    assert main([*flags, "--output", str(tmp_path / "other")]) == 2
+    assert f"--dead_letters {tmp_path}/l: {tmp_path}/l-00000-of-00001.jsonl is already" in capsys.readouterr().err
     rows.write_text('{"id": "a", "prompt": "x"}\n{"id": "c", "prompt": "z"}\n{"id": "b"}\n')
     assert main([*flags, "--resume"]) == 0
     assert [letter["id"] for letter in rows_of(tmp_path, "l-*.jsonl")] == ["b"]

@@ -150,9 +150,9 @@ def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
         (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "6"], "takes minutes, hours or days"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "5m"], "is not longer than a worker's start"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--deadline", "1h", "--workers", "2"], "exclude each other"),
-        (["--input", "ROWS", "--tokens_per_second", "0"], "--tokens_per_second=0: takes a number above 0"),
-        (["--input", "ROWS", "--tokens_per_second", "1", "--workers", "-1"], "--workers=-1: takes a number above 0"),
-        (["--input", "ROWS", "--tokens_per_second", "1", "--margin", "-1"], "--margin=-1: takes 0 or more"),
+        (["--input", "ROWS", "--tokens_per_second", "0"], "--tokens_per_second 0: takes a number above 0"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--workers", "-1"], "--workers -1: takes a number above 0"),
+        (["--input", "ROWS", "--tokens_per_second", "1", "--margin", "-1"], "--margin -1: takes 0 or more"),
         (["--input", "ROWS", "--max_tokens", "0"], "--max_tokens 0: takes"),
         (
             ["--input", "ROWS", "--tokens_per_second", "1", "--gpu", "l4", "--machine_type", "n2-standard-8"],

@@ -135,7 +135,7 @@ def test_two_columns_of_one_name_refuse_the_file(tmp_path: Path) -> None:
     table = pa.table([pa.array(["p"]), pa.array([1]), pa.array([2])], ["prompt", "x", "x"])
     pq.write_table(table, tmp_path / "a.parquet")
     assert texts(rows := read(tmp_path / "a.parquet")) == ["UnreadableFile"]
-    assert reasons(rows) == ["two columns are called `x`: give each a name of its own; all rows are missing"]
+    assert reasons(rows) == ["two columns are called `x`, so no row can be read: give each a name of its own"]
 
 
 def test_a_null_in_a_list_of_fixed_size_is_said_to_be_that(tmp_path: Path) -> None:

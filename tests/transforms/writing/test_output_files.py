@@ -66,7 +66,7 @@ def test_a_resumed_runs_files_are_not_named_as_another_outputs(tmp_path: Path) -
 @pytest.mark.parametrize("other", ["run.dead_letters", "run-salvaged"])
 def test_a_job_that_could_write_over_another_output_is_refused(tmp_path: Path, other: str) -> None:
     noted(tmp_path, "run", other)
-    with pytest.raises(ConfigError, match=f"{other}-00000-of-00001.jsonl belongs to another output"):
+    with pytest.raises(ConfigError, match=f"^output=.*run': .*{other}-00000-of-00001.jsonl belongs to another output"):
         OutputFiles(str(tmp_path / "run")).check("overwrite")
 
 
