@@ -24,7 +24,7 @@ from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import clear_temporary, drain_file, drains
 from ..runners.prism import OwnPrism
 from .logs import tell
-from .summary import count_lines, outcome_of, outcome_so_far
+from .summary import count_lines, outcome_of, outcome_so_far, place_line
 from .watching import watched
 
 _LOOK_SECONDS = 0.2
@@ -82,7 +82,9 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
             _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
             outcome = at_the_stop if at_the_stop.rows_read else outcome_of(result)
-            lines += [] if options.quiet else count_lines(outcome)
+            if not options.quiet and (counts_of_rows := count_lines(outcome)):
+                lines += counts_of_rows
+                lines.append(place_line(options.output))
         raise
 
 

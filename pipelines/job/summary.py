@@ -201,6 +201,12 @@ def count_lines(outcome: Outcome) -> list[str]:
     return [f"{answered(outcome.completions, outcome.dead_letters)}{read}", _tokens(outcome)]
 
 
+def place_line(output: Address) -> str:
+    """Where completions are, of a job that is stopped: the topic, or the files that are there."""
+    files = files_at(output).existing("completions") if isinstance(output, Files) else []
+    return f"completions:  {_topic(output) or places(files)}"
+
+
 def _tokens(outcome: Outcome) -> str:
     made, again = outcome.generated_tokens, outcome.recomputed_tokens
     return tokens_of(outcome.prompt_tokens, outcome.cached_tokens, made, again)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.model_manager.wire.shared_settings import UnmetSetting
-from millrace.pipelines.job.summary import Outcome, outcome_of, print_summary, summary_lines
+from millrace.pipelines.job.summary import Outcome, outcome_of, place_line, print_summary, summary_lines
 from millrace.transforms.addresses import Files, parse
 from millrace.transforms.elements.near_misses import NearMiss
 from millrace.transforms.writing.output_rows import write_rows
@@ -185,3 +185,12 @@ def test_of_a_quiet_job_only_that_every_row_failed_is_said(tmp_path: Path, capsy
     print_summary(outcome(0, failed=2, dead=[str(path)]), quiet=True)
     said = f"every row failed; dead letters: 2 rows in {path}, the first: InvalidRequest: no prompt"
     assert capsys.readouterr() == ("", f"millrace: {said}\n")
+
+
+def test_a_stopped_job_tells_where_its_completions_are(tmp_path: Path) -> None:
+    assert place_line(parse("kafka:host:9092/answers")) == "completions:  kafka:host:9092/answers"
+    assert place_line(Files(f"{tmp_path}/c")) == "completions:  none"
+    for number in range(2):
+        (tmp_path / f"c-20260101T12000{number}Z-20260101T12000{number + 1}Z-00000-of-00001.jsonl").touch()
+    first, last = (f"c-20260101T12000{n}Z-20260101T12000{n + 1}Z-00000-of-00001.jsonl" for n in range(2))
+    assert place_line(Files(f"{tmp_path}/c.jsonl")) == f"completions:  {tmp_path}/{first} … {last} (2 files)"

@@ -24,6 +24,7 @@ def test_a_topic_is_answered_into_another_until_ctrl_c(broker: Kafka, runtime: P
         until(lambda: broker.committed(prompts) == 72)
         told = interrupted(job)
     assert "71 rows answered, 1 failed, of 72 rows read" in told.splitlines()
+    assert f"completions:  kafka:{broker.address}/{answers}" in told.splitlines()
     source = f"kafka:{broker.address}/{prompts}"
     assert told.strip().endswith(f"interrupted; the next job on {source} gets what this one did not finish")
     by_key = {record.key().decode(): (record, json.loads(record.value())) for record in found}

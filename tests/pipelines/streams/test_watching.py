@@ -27,6 +27,7 @@ def test_a_job_that_is_resumed_answers_what_came_since_and_nothing_is_left_besid
         until(lambda: ids(out) == first)
         told = interrupted(job)
     assert "2 rows answered, 0 failed, of 2 rows read" in told.splitlines()
+    assert f"completions:  {out}/c-" in told
     assert "with --resume" in told
     (tmp_path / "b.txt").write_text("three\n")
     with stream(*places, "--window=1", "--resume") as job:
