@@ -1,4 +1,4 @@
-"""A Counter of what is there: what counts zero is not in it."""
+"""A Counter without zeros: a kind whose count reaches 0 is removed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the manager says of a job, polled by a thread while the job runs.
 
-Where a new process counts from 0 again, the counts of manager and engines go on here.
+A new manager or engine counts from 0; this module adds its counts to the earlier ones.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ def _known_to_beam(make: type) -> bool:
 
 
 def known_to_workers(options: PipelineOptions) -> None:
-    """Have each worker import this module as it starts: the first that it is asked for may be rows, before anything of
-    ours is there, and it is from here that Beam knows the type of times.
+    """Make each worker import this module when it starts. A worker may get rows first, and Beam knows the time types
+    only from this module.
     """
     setup = options.view_as(SetupOptions)
     if __name__ not in (plugins := setup.beam_plugins or []):

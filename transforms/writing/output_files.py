@@ -1,4 +1,4 @@
-"""What the files of an output are called, and which are there. Nothing is read or written but the mark of superseded.
+"""What the files of an output are called, and which are there. Reads and writes only superseded.json.
 
 <output>-00000-of-00003.jsonl                         completions (or .parquet, .csv)
 <output>-resume1-00000-of-00001.jsonl                 completions that the first resumed run added

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 class ReadPubSub(ReadMessages):
     """Prompts from the messages of a subscription, at the time of their publication.
 
-    Of a topic: those that are published from the job's start on, through a subscription of the job's own, which Pub/Sub
+    A topic gives the messages published after the job's start, through a subscription of the job's own, which Pub/Sub
     removes a day after the job is gone. A row without an id is known by its message, `pubsub:projects/…@MESSAGE_ID`.
     Attributes complete rows (streams/broker_messages.py).
     """
