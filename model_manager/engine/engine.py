@@ -37,7 +37,7 @@ from .scheduling.prompt_outputs import PromptOutputs
 from .scheduling.scheduler import Scheduler
 from .scheduling.sequence import Sequence, SequenceStatus
 from .scheduling.stopping import Ending, StopRules
-from .speculation.drafts import Policy, Speculation, Turn, drafter_of
+from .speculation.drafts import Policy, SamplingRound, Speculation, drafter_of
 from .this_process import shared_with_template
 
 _MOMENT = 0.01
@@ -302,8 +302,8 @@ class LLMEngine:
         read = [scheduled.sequence for scheduled in batch if scheduled.completes and not scheduled.samples]
         self._scheduler.computed(batch)
         sample = functools.partial(self._sample, output.logits)
-        turns = self._held.in_time(self._speculation.turns(sampling), output.logits, self._sample_late)
-        return LaunchedStep(turns, sample, read, reads=output.hidden is not None)
+        rounds = self._held.in_time(self._speculation.rounds(sampling), output.logits, self._sample_late)
+        return LaunchedStep(rounds, sample, read, reads=output.hidden is not None)
 
     def _release_held(self, result: StepResult) -> None:
         """Let held sequences go on whose constraints have."""
@@ -314,13 +314,13 @@ class LLMEngine:
                 self._fail(sequence, error, result)
 
     def _sample_late(self, sequence: Sequence, logits: Any, result: StepResult) -> None:
-        turn = Turn(np.zeros(1, np.int64), [sequence])
-        self._postprocess(turn.sequences, self._sample(logits, turn).get(), result)
+        sampling_round = SamplingRound(np.zeros(1, np.int64), [sequence])
+        self._postprocess(sampling_round.sequences, self._sample(logits, sampling_round).get(), result)
 
-    def _sample(self, logits: Any, turn: Turn) -> LaunchedSamples:
-        rows = self._table.sampling(turn.sequences, masks=self._masks.of(turn.sequences))
-        samples = self._sampler.launch(turn.of(logits), rows)
-        for row, sequence in enumerate(turn.sequences):
+    def _sample(self, logits: Any, sampling_round: SamplingRound) -> LaunchedSamples:
+        rows = self._table.sampling(sampling_round.sequences, masks=self._masks.of(sampling_round.sequences))
+        samples = self._sampler.launch(sampling_round.of(logits), rows)
+        for row, sequence in enumerate(sampling_round.sequences):
             sequence.await_token(row)
         return samples
 
@@ -329,7 +329,7 @@ class LLMEngine:
         while len(self._launched) > leaving:
             step = self._launched.popleft()
             self._finish_read(step.read, result)
-            for sequences, samples in step.turns():  # one turn, and one more for each right draft
+            for sequences, samples in step.rounds():  # one round, and one more for each right draft
                 self._postprocess(sequences, samples, result)
 
     def _postprocess(self, sequences: List[Sequence], samples: Samples, result: StepResult) -> None:

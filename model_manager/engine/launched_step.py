@@ -1,6 +1,6 @@
 """A step that is launched on the device, until the host collects its results.
 
-Knows turns and samples; not what becomes of the sequences.
+Knows rounds of sampling and samples; not what becomes of the sequences.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import torch
 
 from .sampling.sampler import LaunchedSamples, Samples
 from .scheduling.sequence import Sequence
-from .speculation.drafts import Turn
+from .speculation.drafts import SamplingRound
 
 
 class LaunchedStep:
-    """The first turn is sampled when this is made; later turns, if there are drafts, when they are taken."""
+    """The first round is sampled when this is made; later rounds, if there are drafts, when they are taken."""
 
     def __init__(
-        self, turns: Iterator[Turn], sample: Callable[[Turn], LaunchedSamples], read: list[Sequence], *, reads: bool
+        self,
+        rounds: Iterator[SamplingRound],
+        sample: Callable[[SamplingRound], LaunchedSamples],
+        read: list[Sequence],
+        *,
+        reads: bool,
     ) -> None:
         """`read` are sequences whose prompts end with this step without a token; `reads`: it reads off prompts."""
         self.read = read
         self.only_samples = not (read or reads)
         """True if the step gives only tokens."""
-        self._first = next(turns, None)
-        self._later = turns
+        self._first = next(rounds, None)
+        self._later = rounds
         self._sample = sample
         self._samples = None if self._first is None else sample(self._first)
 
@@ -39,9 +44,9 @@ class LaunchedStep:
         """[N] their tokens, on the device."""
         return None if self._samples is None else self._samples.token_ids
 
-    def turns(self) -> Iterator[tuple[list[Sequence], Samples]]:
-        """Sequences and their tokens, turn by turn; give them before taking the next turn."""
+    def rounds(self) -> Iterator[tuple[list[Sequence], Samples]]:
+        """Sequences and their tokens, round by round; give them before taking the next round."""
         if self._first is not None and self._samples is not None:
             yield self._first.sequences, self._samples.get()
-            for turn in self._later:
-                yield turn.sequences, self._sample(turn).get()
+            for sampling_round in self._later:
+                yield sampling_round.sequences, self._sample(sampling_round).get()

@@ -18,7 +18,7 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 
 from .constraint_child import HEAD
-from .turns import Places
+from .turns import Slots
 
 _CHILDREN = 2
 _MOST_KEPT = 10_000
@@ -31,7 +31,7 @@ class ConstraintChecks:
 
     def __init__(self) -> None:
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()
-        self._places = Places(_CHILDREN)
+        self._slots = Slots(_CHILDREN)
         self._children = [_Child() for _ in range(_CHILDREN)]
         self._own: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
@@ -49,7 +49,7 @@ class ConstraintChecks:
 
     async def _judge(self, key: bytes, digest: bytes, client: Hashable) -> None:
         own = self._own.setdefault(client, asyncio.Lock())
-        async with own, self._places.of(client):
+        async with own, self._slots.of(client):
             if digest in self._verdicts:  # it was asked twice
                 return
             child = self._children.pop()

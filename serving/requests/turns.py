@@ -36,8 +36,8 @@ class Turns:
         self._served = max(self._served, turn)
 
 
-class Places:
-    """Places for a few at a time, in an event loop; who waits for one gets it in turn."""
+class Slots:
+    """Slots for a few at a time, in an event loop; who waits for one gets it in turn."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -47,7 +47,7 @@ class Places:
 
     @asynccontextmanager
     async def of(self, client: Hashable) -> AsyncIterator[None]:
-        """Have a place, once it is this client's turn."""
+        """Have a slot, once it is this client's turn."""
         await self._enter(client)
         try:
             yield
@@ -65,7 +65,7 @@ class Places:
         try:
             await given
         except asyncio.CancelledError:
-            if not given.cancelled():  # it was given the place as it stopped waiting
+            if not given.cancelled():  # it was given the slot as it stopped waiting
                 self._leave()
             raise
 

@@ -37,8 +37,8 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place at a server, for one try of one request."""
+class Reservation:
+    """Room at a server, for one try of one request."""
 
     server: Server
     work: float
@@ -46,7 +46,7 @@ class Place:
 
 
 class Balancer:
-    """The servers and their places; only for the thread of its event loop."""
+    """The servers and what is reserved at each; only for the thread of its event loop."""
 
     def __init__(self, urls: Sequence[str], max_connections: int, clock: Callable[[], float]) -> None:
         self.servers = [Server(url) for url in urls]
@@ -54,20 +54,20 @@ class Balancer:
         self._clock = clock
         self._changed = asyncio.Event()
 
-    async def enter(self, work: float, *, avoided: Collection[Server] = ()) -> Place:
-        """A place, once there is one; not at one of `avoided` as long as another server is ready."""
+    async def enter(self, work: float, *, avoided: Collection[Server] = ()) -> Reservation:
+        """A reservation, once a server has room; not at one of `avoided` as long as another server is ready."""
         while (server := self._least_busy(avoided)) is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._next_change()):
                     await self._changed.wait()
         server.connections += 1
         server.work += work
-        return Place(server, work, server.circuit.begin())
+        return Reservation(server, work, server.circuit.begin())
 
-    def leave(self, place: Place) -> None:
+    def leave(self, reservation: Reservation) -> None:
         """The try is over."""
-        place.server.connections -= 1
-        place.server.work -= place.work
+        reservation.server.connections -= 1
+        reservation.server.work -= reservation.work
         self.wake()
 
     def wake(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import MillraceError, ModelLoadFailed, ServerFailed
 from ...wire.request import Request
-from .balancer import Balancer, Place, Server
+from .balancer import Balancer, Reservation, Server
 from .connections import Connections
 from .dialects import Dialect, Garbled, ServerAnswer, plausible, sound
 from .hiding import without_key
@@ -71,26 +71,26 @@ class Sender:
             await self._requests.take(1)
             taken = work * self._used.part
             await self._tokens.take(taken)
-            place = await self._balancer.enter(work, avoided=asked)
+            reservation = await self._balancer.enter(work, avoided=asked)
             began = self._clock()
-            asked.add(place.server)
+            asked.add(reservation.server)
             stream = self._stream(request, tell)
             try:
-                answer = await self._try(request, stream, place)
+                answer = await self._try(request, stream, reservation)
             except TryFailed as failure:
                 request = request if stream is None else stream.rest()
                 if failure.is_busy:
                     self._tokens.add(taken)
-                await self._failed(place.server, failure, was_test=place.is_test)
-                await self._check_hope(place.server, began, failure)
+                await self._failed(reservation.server, failure, was_test=reservation.is_test)
+                await self._check_hope(reservation.server, began, failure)
                 tries, failures = tries + 1, failures + (not failure.is_busy)
                 retried.append(self._clock())
-                if failures > self._options.retries and await self._lives(place.server):
+                if failures > self._options.retries and await self._lives(reservation.server):
                     failed = "1 try" if failures == 1 else f"{failures} tries"
                     raise ServerFailed(f"no answer in {failed}; the last: {failure}") from None
                 if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
                     await asyncio.sleep(backoff(tries, least=LEAST_BUSY if failure.is_busy else 0.0))
-                    asked = {place.server}
+                    asked = {reservation.server}
             else:
                 self._settle(work, taken, answer.num_tokens + answer.prompt_tokens)
                 return replace(answer, retried=tuple(retried)) if retried else answer
@@ -106,9 +106,9 @@ class Sender:
             return AnswerStream(request, self._dialect, tell)
         return None
 
-    async def _try(self, request: Request, stream: AnswerStream | None, place: Place) -> ServerAnswer:
+    async def _try(self, request: Request, stream: AnswerStream | None, reservation: Reservation) -> ServerAnswer:
         """One try; the server's circuit learns of an answer."""
-        server = place.server
+        server = reservation.server
         try:
             call, take = self._dialect.call(request), None if stream is None else stream.take
             reply = await self._connections.send(self._dialect.base(server.url), call, take)
@@ -120,10 +120,10 @@ class Sender:
             self._answered(server)  # it refuses this request, so it works
             raise
         except asyncio.CancelledError:
-            server.circuit.forgotten(was_test=place.is_test)
+            server.circuit.forgotten(was_test=reservation.is_test)
             raise
         finally:
-            self._balancer.leave(place)
+            self._balancer.leave(reservation)
         self._answered(server)
         counted = plausible(answer, request)
         if counted != answer and not server.counts_oddly:

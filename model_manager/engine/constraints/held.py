@@ -19,7 +19,7 @@ from ...grammars.guide import Guide
 from ...wire.errors import RequestError
 from ..interface import StepResult
 from ..scheduling.sequence import Sequence, SequenceStatus
-from ..speculation.drafts import Turn
+from ..speculation.drafts import SamplingRound
 from .masks import Masks
 
 _T = TypeVar("_T")
@@ -49,25 +49,25 @@ class HeldSequences:
         return self._thread.submit(job)
 
     def in_time(
-        self, turns: Iterator[Turn], logits: Any, sample: Callable[[Sequence, Any, StepResult], object]
-    ) -> Iterator[Turn]:
-        """The turns without sequences whose masks are late; these are sampled from their logits once they have them."""
-        for turn in turns:
+        self, rounds: Iterator[SamplingRound], logits: Any, sample: Callable[[Sequence, Any, StepResult], object]
+    ) -> Iterator[SamplingRound]:
+        """The rounds without sequences whose masks are late, which are sampled from their logits later."""
+        for sampling_round in rounds:
             late, filling = self._masks.late()
             if filling is None:
-                yield turn
+                yield sampling_round
                 continue
             kept = []
-            for place, sequence in enumerate(turn.sequences):
+            for place, sequence in enumerate(sampling_round.sequences):
                 if sequence in late and sequence.guide is not None:
-                    row = int(turn.rows[place])
+                    row = int(sampling_round.rows[place])
                     then = functools.partial(sample, sequence, logits[row : row + 1].clone())
                     sequence.guide.note_late()
                     self._hold(sequence, functools.partial(_go_on_after, filling, sequence.guide), then)
                 else:
                     kept.append(place)
             if kept:
-                yield Turn(turn.rows[kept], [turn.sequences[place] for place in kept])
+                yield SamplingRound(sampling_round.rows[kept], [sampling_round.sequences[place] for place in kept])
 
     def take(self, sequence: Sequence, token_id: int, then: Then) -> None:
         """Let the constraint of a running sequence take a token and make the next mask in the thread."""

@@ -67,7 +67,7 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True)
-class Turn:
+class SamplingRound:
     """Sequences that get a token each, and the rows of a step's logits that it is sampled from."""
 
     rows: Longs
@@ -137,17 +137,17 @@ class Speculation:
                 extended[place] = batch[place].followed_by(tokens[:count], are_certain=True)
         return extended
 
-    def turns(self, sampling: List[Scheduled]) -> Iterator[Turn]:
+    def rounds(self, sampling: List[Scheduled]) -> Iterator[SamplingRound]:
         """The sequences to sample next and their rows of logits, while drafts equal what was sampled.
 
-        First every sequence's last row. Then, if the sampled token (appended by the caller before the next turn) is its
-        first draft, the row of that draft, and so on. Rows after a wrong draft are ignored.
+        First every sequence's last row. Then, if the sampled token (appended by the caller before the next round) is
+        its first draft, the row of that draft, and so on. Rows after a wrong draft are ignored.
         """
         firsts = np.cumsum([0] + [1 + len(scheduled.drafts) for scheduled in sampling])[:-1]
         going = [(scheduled, first, 0) for scheduled, first in zip(sampling, firsts.tolist(), strict=True)]
         while going:
             rows = np.array([first + depth for _, first, depth in going])
-            yield Turn(rows, [scheduled.sequence for scheduled, _, _ in going])
+            yield SamplingRound(rows, [scheduled.sequence for scheduled, _, _ in going])
             going = [
                 (scheduled, first, depth + accepted)
                 for scheduled, first, depth in going

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.serving.requests.turns import Places, Turns
+from millrace.serving.requests.turns import Slots, Turns
 
 
 def test_a_client_with_one_request_comes_before_the_second_of_one_with_many() -> None:
@@ -37,22 +37,22 @@ def test_of_clients_that_wait_none_is_served_twice_before_another(clients: list[
 
 
 def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -> None:
-    async def use(places: Places, client: str, order: list[str], may_go_on: asyncio.Event) -> None:
-        async with places.of(client):
+    async def use(slots: Slots, client: str, order: list[str], may_go_on: asyncio.Event) -> None:
+        async with slots.of(client):
             order.append(client)
             await may_go_on.wait()
 
     async def run() -> list[str]:
-        places, may_go_on = Places(1), asyncio.Event()
+        slots, may_go_on = Slots(1), asyncio.Event()
         order: list[str] = []
-        many = [asyncio.create_task(use(places, "many", order, may_go_on)) for _ in range(5)]
+        many = [asyncio.create_task(use(slots, "many", order, may_go_on)) for _ in range(5)]
         await asyncio.sleep(0)
-        single = asyncio.create_task(use(places, "single", order, may_go_on))
+        single = asyncio.create_task(use(slots, "single", order, may_go_on))
         await asyncio.sleep(0)
         many[1].cancel()
         may_go_on.set()
         await asyncio.gather(*many, single, return_exceptions=True)
-        async with asyncio.timeout(60), places.of("last"):
+        async with asyncio.timeout(60), slots.of("last"):
             order.append("last")
         return order
 
@@ -60,19 +60,19 @@ def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -
 
 
 def test_a_place_that_was_given_to_who_stopped_waiting_is_given_on() -> None:
-    async def use(places: Places) -> None:
-        async with places.of("b"):
+    async def use(slots: Slots) -> None:
+        async with slots.of("b"):
             pass
 
     async def run() -> None:
-        places = Places(1)
-        async with places.of("a"):
-            waiting = asyncio.create_task(use(places))
+        slots = Slots(1)
+        async with slots.of("a"):
+            waiting = asyncio.create_task(use(slots))
             await asyncio.sleep(0)
-        waiting.cancel()  # it has the place, and did not run since
+        waiting.cancel()  # it has the slot, and did not run since
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        async with asyncio.timeout(60), places.of("c"):
+        async with asyncio.timeout(60), slots.of("c"):
             pass
 
     asyncio.run(run())
