@@ -38,7 +38,7 @@ from .scheduling.scheduler import Scheduler
 from .scheduling.sequence import Sequence, SequenceStatus
 from .scheduling.stopping import Ending, StopRules
 from .speculation.drafts import Policy, SamplingRound, Speculation, drafter_of
-from .this_process import shared_with_template
+from .this_process import shared_with_fork_server
 
 _MOMENT = 0.01
 """Seconds that a step waits for a constraint where nothing else is to be done."""
@@ -100,7 +100,7 @@ class LLMEngine:
         self._ended: list[Sequence] = []  # ended without a token: aborted, overdue, or complete on arrival
         self._arrivals = 0
         self._prefix_caching = config.prefix_caching
-        self._counters = EngineCounters(clock, shared_with_template(), grammars.counts if grammars else None)
+        self._counters = EngineCounters(clock, shared_with_fork_server(), grammars.counts if grammars else None)
         self._speculation = Speculation(
             drafter_of(config, self._table, draft_runner),
             policy or Policy.of(config.num_speculative_tokens, info.device, info.vocab_size),

@@ -1,8 +1,8 @@
 """Requests of an engine's process to the kernel: to end with the process that started it, and to take memory back.
 
-What a start touches and steps do not need is given back; what is the template's is told. torch links CUDA's libraries
-where there is no GPU too, some 200 MB of them; a page that is needed after all is read again from the page cache. Only
-on Linux, where mappings can be looked at; elsewhere nothing is given back.
+What a start touches and steps do not need is given back; what is the fork server's is told. torch links CUDA's
+libraries where there is no GPU too, some 200 MB of them; a page that is needed after all is read again from the page
+cache. Only on Linux, where mappings can be looked at; elsewhere nothing is given back.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def unchanged_libraries(smaps: str) -> Iterator[tuple[int, int]]:
             end = 0
 
 
-def shared_with_template(rollup: Path = Path("/proc/self/smaps_rollup")) -> int:
-    """Bytes of what the template made (template.py) and this process has not changed; 0 if it was not forked.
+def shared_with_fork_server(rollup: Path = Path("/proc/self/smaps_rollup")) -> int:
+    """Bytes of what the fork server made (fork_server.py) and this process has not changed; 0 if it was not forked.
 
-    They count as the template's. To read them takes 20 ms a GB, so this is for once, after the model is loaded.
+    They count as the fork server's. To read them takes 20 ms a GB, so this is for once, after the model is loaded.
     """
     if not rollup.is_file():
         return 0

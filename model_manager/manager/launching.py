@@ -1,4 +1,4 @@
-"""Launches inference processes: forked by the template where the back end is ours, else each started anew."""
+"""Launches inference processes: forked by the fork server where the back end is ours, else each started anew."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from ..store.environments import engine_environment, engine_python
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, cache_folder
-from .engine_template import EngineTemplate, ForkedProcess, socket_pair
-from .template_process import TemplateProcess
+from .fork_server import ForkedProcess, ForkServer, socket_pair
+from .fork_server_process import ForkServerProcess
 
 ENGINE_MODULE = "millrace.model_manager.engine.process"
 ENGINE_COMMAND = (sys.executable, "-P", "-m", ENGINE_MODULE)
@@ -25,10 +25,10 @@ LaunchedProcess = subprocess.Popen[bytes] | ForkedProcess
 class Launcher:
     """Call it from the main thread only: the kernel ends a process when the thread that started it ends."""
 
-    def __init__(self, command: Sequence[str] = ENGINE_COMMAND, template: TemplateProcess | None = None) -> None:
-        """`command` starts an engine; another than our own (tests) is never forked. `template`: one that has begun."""
+    def __init__(self, command: Sequence[str] = ENGINE_COMMAND, fork_server: ForkServerProcess | None = None) -> None:
+        """`command` starts an engine; another than our own (tests) is never forked. `fork_server`: a started one."""
         self._command = command
-        self._template = EngineTemplate(template) if sys.platform == "linux" and command == ENGINE_COMMAND else None
+        self._fork_server = ForkServer(fork_server) if sys.platform == "linux" and command == ENGINE_COMMAND else None
 
     async def launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
         """A new inference process and our end of the socket to it; raises OSError, ModelLoadFailed or ConfigError.
@@ -43,14 +43,14 @@ class Launcher:
             raise
 
     def close(self) -> None:
-        """End the template."""
-        if self._template is not None:
-            self._template.close()
+        """End the fork server."""
+        if self._fork_server is not None:
+            self._fork_server.close()
 
     async def _launch(self, config: ModelConfig, gpus: Sequence[str]) -> tuple[LaunchedProcess, socket.socket]:
         variables = _variables(config, gpus)
-        template = self._template if BACKENDS[config.backend].is_forked else None
-        if template is not None and (forked := await template.fork(config.model, variables)) is not None:
+        fork_server = self._fork_server if BACKENDS[config.backend].is_forked else None
+        if fork_server is not None and (forked := await fork_server.fork(config.model, variables)) is not None:
             return forked
         with socket_pair() as (ours, theirs):  # others: a process that was forked too late must not read what is sent
             return spawn(self._command, theirs, config, variables), ours

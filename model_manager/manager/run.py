@@ -31,16 +31,16 @@ from ..wire.runtime import RuntimeDir
 from ..wire.tcp import listening
 from .bounded_log import BoundedLog, OneLine
 from .finding import FLAG
+from .fork_server_process import ForkServerProcess
 from .launching import ENGINE_COMMAND
 from .server import ManagerServer
-from .template_process import TemplateProcess
 
 
-def run(arguments: Sequence[str], engine_command: Sequence[str] | None, template: TemplateProcess | None) -> None:
-    """Run until nobody needs the manager, or a signal comes; `template`: what forks engines, if it has started."""
+def run(arguments: Sequence[str], engine_command: Sequence[str] | None, fork_server: ForkServerProcess | None) -> None:
+    """Run until nobody needs the manager, or a signal comes; `fork_server`: what forks engines, if it has started."""
     options = _options(arguments)
     settings = msgspec.json.decode(options.settings, type=ManagerConfig)
-    serve = partial(ManagerServer, settings, engine_command or ENGINE_COMMAND, template=template)
+    serve = partial(ManagerServer, settings, engine_command or ENGINE_COMMAND, fork_server=fork_server)
     if options.listen is None:
         _run_here(RuntimeDir(options.runtime), options.lock_fd, partial(serve, starter=options.starter))
     else:

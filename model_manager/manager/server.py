@@ -46,6 +46,7 @@ from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor, host_of
 from .finding import found_adapter, found_model
+from .fork_server_process import ForkServerProcess
 from .gpus import gpu_memory, visible_gpus
 from .launching import ENGINE_COMMAND
 from .memory_scheduler import MACHINE, MemoryScheduler
@@ -53,7 +54,6 @@ from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
 from .searches import Found, Searches
 from .supervisor import EngineName, Supervisor
-from .template_process import TemplateProcess
 
 _TICK = 0.2
 """Seconds."""
@@ -84,12 +84,12 @@ class ManagerServer:
         tls: ssl.SSLContext | None = None,
         *,
         allow_commands: bool = False,
-        template: TemplateProcess | None = None,
+        fork_server: ForkServerProcess | None = None,
         starter: int | None = None,
     ) -> None:
         """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
-        clients may name programs and variables of its environment. `template`: what forks engines, if it has started.
-        `starter`: the process that started it for itself.
+        clients may name programs and variables of its environment. `fork_server`: what forks engines, if it has
+        started. `starter`: the process that started it for itself.
         """
         self._settings = settings
         self._stays = tls is not None
@@ -99,7 +99,7 @@ class ManagerServer:
         self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), cores_of_engines()
         self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
-        self._supervisor = Supervisor(settings, self, engine_command, template)
+        self._supervisor = Supervisor(settings, self, engine_command, fork_server)
         self._clients: dict[int, _ClientConnection] = {}
         self._numbers = 0
         self._acceptor = Acceptor(self._guarded, tls)

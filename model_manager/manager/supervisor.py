@@ -13,8 +13,8 @@ from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import MillraceError
 from ..wire.messages import Message
 from .engine_process import EngineProcess, EngineReport
+from .fork_server_process import ForkServerProcess
 from .launching import ENGINE_COMMAND, Launcher
-from .template_process import TemplateProcess
 
 EngineName = tuple[str, int]
 """The model's key, and which of its engines."""
@@ -44,11 +44,11 @@ class Supervisor:
         settings: ManagerConfig,
         listener: Listener,
         command: Sequence[str] = ENGINE_COMMAND,
-        template: TemplateProcess | None = None,
+        fork_server: ForkServerProcess | None = None,
     ) -> None:
         self._settings = settings
         self._listener = listener
-        self._launcher = Launcher(command, template)
+        self._launcher = Launcher(command, fork_server)
         self._engines: dict[EngineName, EngineProcess] = {}
         self._lives: dict[EngineName, asyncio.Task[None]] = {}
         self._locks: dict[EngineName, asyncio.Lock] = {}

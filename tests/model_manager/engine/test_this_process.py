@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.engine.this_process import give_back, shared_with_template, unchanged_libraries
+from millrace.model_manager.engine.this_process import give_back, shared_with_fork_server, unchanged_libraries
 
 _PROGRAM = """
 import json, torch, psutil
@@ -55,13 +55,13 @@ def test_nothing_is_done_where_mappings_cannot_be_looked_at(tmp_path: Path) -> N
 
 def test_what_a_fork_has_not_changed_is_its_parents(tmp_path: Path) -> None:
     shared = bytearray(2**25)
-    before = shared_with_template()
+    before = shared_with_fork_server()
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
-        os.write(writing, str(shared_with_template()).encode())
+        os.write(writing, str(shared_with_fork_server()).encode())
         os._exit(0)
     os.waitpid(child, 0)
     assert before + len(shared) < int(os.read(reading, 32))
     os.close(reading)
     os.close(writing)
-    assert shared_with_template(tmp_path / "none") == 0
+    assert shared_with_fork_server(tmp_path / "none") == 0

@@ -1,4 +1,4 @@
-"""The process that imports what engines need and forks them (engine/template.py), as it is started.
+"""The process that imports what engines need and forks them (engine/fork_server.py), as it is started.
 
 Its imports are most of an engine's start, so the manager starts it before its own: this module imports little.
 """
@@ -11,13 +11,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-TEMPLATE_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.template")
+FORK_SERVER_COMMAND = (sys.executable, "-P", "-m", "millrace.model_manager.engine.fork_server")
 _ROOM = 256
-"""Bytes of an engine's arguments that ps can show, beside the template's own."""
+"""Bytes of an engine's arguments that ps can show, beside the fork server's own."""
 
 
 @dataclass(frozen=True)
-class TemplateProcess:
+class ForkServerProcess:
     """The process, and our end of the socket to it."""
 
     process: subprocess.Popen[bytes]
@@ -30,7 +30,7 @@ class TemplateProcess:
         self.socket.close()
 
 
-def start_template() -> TemplateProcess:
+def start_fork_server() -> ForkServerProcess:
     """Start the process; raises OSError.
 
     Only from the main thread: the kernel ends the process together with the thread that started it.
@@ -40,11 +40,11 @@ def start_template() -> TemplateProcess:
     with theirs, contextlib.ExitStack() as unless_started:
         unless_started.callback(ours.close)
         process = subprocess.Popen(
-            [*TEMPLATE_COMMAND, "--fd", str(theirs.fileno()), "--room", " " * _ROOM],
+            [*FORK_SERVER_COMMAND, "--fd", str(theirs.fileno()), "--room", " " * _ROOM],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
         unless_started.pop_all()
-    return TemplateProcess(process, ours)
+    return ForkServerProcess(process, ours)

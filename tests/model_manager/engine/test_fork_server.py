@@ -1,4 +1,4 @@
-"""The template's own process: what it imports leaves it able to fork."""
+"""The fork server's own process: what it imports leaves it able to fork."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 _PROGRAM = """
 import sys
-from millrace.model_manager.engine import template
-template._import()
-first = template._is_alone(), "transformers" in sys.modules
-template._import_transformers()
-print(*first, template._is_alone(), "transformers" in sys.modules)
+from millrace.model_manager.engine import fork_server
+fork_server._import()
+first = fork_server._is_alone(), "transformers" in sys.modules
+fork_server._import_transformers()
+print(*first, fork_server._is_alone(), "transformers" in sys.modules)
 """
 
 
@@ -20,8 +20,8 @@ def test_it_ends_at_once_where_the_manager_was_killed_before_it_asked_to_die_wit
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.close()
     program = (
-        "import sys\nfrom millrace.model_manager.engine import template\n"
-        "status = template.main()\nprint(status, 'torch' in sys.modules)"
+        "import sys\nfrom millrace.model_manager.engine import fork_server\n"
+        "status = fork_server.main()\nprint(status, 'torch' in sys.modules)"
     )
     command = [sys.executable, "-c", program, "--fd", str(theirs.fileno())]
     with theirs:

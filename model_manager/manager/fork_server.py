@@ -1,4 +1,4 @@
-"""The template (engine/template.py) as the manager sees it: started once, asked for inference processes.
+"""The fork server (engine/fork_server.py) as the manager sees it: started once, asked for inference processes.
 
 Knows no model. Whoever gets no process here starts one anew, which takes seconds longer and does the same.
 """
@@ -17,22 +17,22 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import IO
 
-from .template_process import TemplateProcess, start_template
+from .fork_server_process import ForkServerProcess, start_fork_server
 
 log = logging.getLogger(__name__)
 
 _READY_WITHIN = 60.0
-"""Seconds for the template to import torch, on a machine that may be very busy."""
+"""Seconds for the fork server to import torch, on a machine that may be very busy."""
 _FORKED_WITHIN = 60.0
-"""Seconds for a fork: the template may just import what only some models need."""
+"""Seconds for a fork: the fork server may just import what only some models need."""
 _MOST_FAILURES = 2
 _LARGEST = 64
-"""Bytes of a message of the template: a process id."""
+"""Bytes of a message of the fork server: a process id."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkedProcess:
-    """A process that the template forked and that is this process's child; what is used of subprocess.Popen."""
+    """A process that the fork server made and that is this process's child; what is used of subprocess.Popen."""
 
     def __init__(self, pid: int, stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -75,13 +75,13 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class EngineTemplate:
-    """Holds at most one template process. It starts when it is first needed, and again after it was killed.
+class ForkServer:
+    """Holds at most one process that forks engines. It starts when it is first needed, and again after it was killed.
 
     If two processes in a row end before they are ready (an import fails), none is started: engines say what is wrong.
     """
 
-    def __init__(self, started: TemplateProcess | None = None) -> None:
+    def __init__(self, started: ForkServerProcess | None = None) -> None:
         """`started`: the process, if there is one already."""
         self._running = started
         self._is_ready = False
@@ -89,18 +89,18 @@ class EngineTemplate:
         """How many processes in a row ended before they were ready."""
         self._lock = asyncio.Lock()
 
-    def start(self) -> TemplateProcess:
-        """The process, started if there is none; raises OSError. Only from the main thread (`start_template`)."""
+    def start(self) -> ForkServerProcess:
+        """The process, started if there is none; raises OSError. Only from the main thread (`start_fork_server`)."""
         if self._is_ready and self._running is not None and self._running.process.poll() is not None:
             self.close()
         if self._running is None:
-            self._running = start_template()
+            self._running = start_fork_server()
         return self._running
 
     async def fork(self, model: str, variables: Mapping[str, str]) -> tuple[ForkedProcess, socket.socket] | None:
         """An inference process with these variables beside the manager's, and our end of the socket to it.
 
-        None if there is no template. One that is killed as it is asked is replaced, once. Raises OSError if this
+        None if there is no fork server. One that is killed as it is asked is replaced, once. Raises OSError if this
         process can open no further file.
         """
         told = json.dumps({"model": model, "variables": dict(variables)}).encode()
@@ -112,28 +112,29 @@ class EngineTemplate:
                         return await self._fork(told, theirs), ours
                 except OSError as error:  # TimeoutError is one
                     if error.errno in (errno.EMFILE, errno.ENFILE):
-                        raise  # the template is well, and has forked nothing
+                        raise  # the fork server is well, and has forked nothing
                     self._failures += not self._is_ready
                     self.close()
                     if was_ready and isinstance(error, ConnectionError):
                         continue
                     log.warning(
-                        "engines start without what the template has imported: %s", str(error) or "it gives no answer"
+                        "engines start without what the fork server has imported: %s",
+                        str(error) or "it gives no answer",
                     )
                     return None
             return None
 
     async def _fork(self, told: bytes, connection: socket.socket) -> ForkedProcess:
-        template = self.start().socket
+        fork_server = self.start().socket
         if not self._is_ready:
-            await _hear(template, _READY_WITHIN)
+            await _hear(fork_server, _READY_WITHIN)
             self._is_ready, self._failures = True, 0
         reading, writing = os.pipe()
         stderr = os.fdopen(reading, "rb", 0)
         try:
             with _adopting_orphans():
-                socket.send_fds(template, [told], [connection.fileno(), writing])
-                pid = int(await _hear(template, _FORKED_WITHIN))
+                socket.send_fds(fork_server, [told], [connection.fileno(), writing])
+                pid = int(await _hear(fork_server, _FORKED_WITHIN))
             if pid < 0:
                 raise OSError("it cannot fork")
             forked = ForkedProcess(pid, stderr)
@@ -152,9 +153,9 @@ class EngineTemplate:
         self._running, self._is_ready = None, False
 
 
-async def _hear(template: socket.socket, within: float) -> bytes:
+async def _hear(fork_server: socket.socket, within: float) -> bytes:
     loop = asyncio.get_running_loop()
-    message = await asyncio.wait_for(loop.sock_recv(template, _LARGEST), within)
+    message = await asyncio.wait_for(loop.sock_recv(fork_server, _LARGEST), within)
     if not message:
         raise ConnectionError("its process has ended")
     return message

@@ -1,4 +1,4 @@
-"""Engines are forked by the template: what each has of its own, and what goes on when one of them is killed."""
+"""Engines are forked by the fork server: what each has of its own, and what goes on when one of them is killed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import pytest
 from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.manager import engine_template, template_process
-from millrace.model_manager.manager.engine_template import EngineTemplate, ForkedProcess
+from millrace.model_manager.manager import fork_server, fork_server_process
+from millrace.model_manager.manager.fork_server import ForkedProcess, ForkServer
 from millrace.model_manager.manager.launching import Launcher
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.runtime import RuntimeDir
@@ -31,25 +31,25 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a forked process becomes the manager's child on Linux")
 
-_STAND_IN = (sys.executable, "-m", "tests.model_manager.manager.stand_in_template")
+_STAND_IN = (sys.executable, "-m", "tests.model_manager.manager.stand_in_fork_server")
 _BROKEN = (sys.executable, "-c", "raise SystemExit('no torch')")
 
 
 @pytest.fixture
-def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineTemplate]:
-    monkeypatch.setattr(template_process, "TEMPLATE_COMMAND", _STAND_IN)
-    monkeypatch.setattr(engine_template, "_READY_WITHIN", PATIENCE)
-    monkeypatch.setattr(engine_template, "_FORKED_WITHIN", PATIENCE)
-    made = EngineTemplate()
+def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+    monkeypatch.setattr(fork_server_process, "FORK_SERVER_COMMAND", _STAND_IN)
+    monkeypatch.setattr(fork_server, "_READY_WITHIN", PATIENCE)
+    monkeypatch.setattr(fork_server, "_FORKED_WITHIN", PATIENCE)
+    made = ForkServer()
     yield made
     made.close()
 
 
 @asynccontextmanager
 async def _forked(
-    template: EngineTemplate, model: str, **variables: str
+    fork_server: ForkServer, model: str, **variables: str
 ) -> AsyncIterator[tuple[ForkedProcess, socket.socket]]:
-    forked = await template.fork(model, variables)
+    forked = await fork_server.fork(model, variables)
     assert forked is not None
     process, ours = forked
     with ours:
@@ -60,7 +60,7 @@ async def _said(connection: socket.socket) -> object:
     return json.loads(await asyncio.to_thread(connection.recv, 2**16))
 
 
-def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forking: EngineTemplate) -> None:
+def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forking: ForkServer) -> None:
     async def two() -> None:
         async with (
             _forked(forking, "model-a", OMP_NUM_THREADS="1") as (first, to_first),
@@ -85,8 +85,8 @@ def test_each_has_its_own_variables_arguments_and_stderr_and_is_our_child(forkin
     asyncio.run(two())
 
 
-def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(
-    forking: EngineTemplate,
+def test_after_a_fork_server_that_was_killed_engines_go_on_and_the_next_is_forked_by_another(
+    forking: ForkServer,
 ) -> None:
     async def two() -> None:
         async with _forked(forking, "a") as (first, to_first):
@@ -104,8 +104,8 @@ def test_after_a_template_that_was_killed_engines_go_on_and_the_next_is_forked_b
     asyncio.run(two())
 
 
-def test_a_template_that_ends_while_it_is_asked_is_replaced(
-    forking: EngineTemplate, caplog: pytest.LogCaptureFixture
+def test_a_fork_server_that_ends_while_it_is_asked_is_replaced(
+    forking: ForkServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed, it takes a while to give its memory back; until then it looks alive."""
 
@@ -144,8 +144,8 @@ def _descriptors(count: int) -> Iterator[None]:
             os.close(each)
 
 
-def test_a_manager_that_can_open_no_further_file_keeps_its_template_and_leaves_no_process_behind(
-    forking: EngineTemplate,
+def test_a_manager_that_can_open_no_further_file_keeps_its_fork_server_and_leaves_no_process_behind(
+    forking: ForkServer,
 ) -> None:
     async def try_all() -> list[bool]:
         could = []
@@ -169,7 +169,7 @@ def test_a_manager_that_can_open_no_further_file_keeps_its_template_and_leaves_n
     assert set(asyncio.run(try_all())) == {False, True}
 
 
-def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: EngineTemplate) -> None:
+def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: ForkServer) -> None:
     """As where whoever started the manager ignores SIGCHLD: its children leave no status behind."""
 
     async def one() -> None:
@@ -183,10 +183,10 @@ def test_a_process_whose_end_nobody_can_ask_for_has_ended(forking: EngineTemplat
     asyncio.run(one())
 
 
-def test_where_the_template_fails_engines_are_started_anew(
+def test_where_the_fork_server_fails_engines_are_started_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(template_process, "TEMPLATE_COMMAND", _BROKEN)
+    monkeypatch.setattr(fork_server_process, "FORK_SERVER_COMMAND", _BROKEN)
 
     async def two() -> None:
         launcher = Launcher()
@@ -199,19 +199,19 @@ def test_where_the_template_fails_engines_are_started_anew(
         launcher.close()
 
     asyncio.run(two())
-    assert len([each for each in caplog.records if "template" in each.message]) == 2, "tried once more"
+    assert len([each for each in caplog.records if "fork server" in each.message]) == 2, "tried once more"
 
 
-def test_the_manager_starts_the_template_before_its_own_imports() -> None:
+def test_the_manager_starts_the_fork_server_before_its_own_imports() -> None:
     code = "import sys, millrace.model_manager.manager.process; print({'asyncio', 'msgspec', 'ssl'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "set()"
 
 
 @pytest.mark.usefixtures("forking")
-def test_a_template_that_was_started_early_is_the_one_that_forks() -> None:
-    early = template_process.start_template()
-    made = EngineTemplate(early)
+def test_a_fork_server_that_was_started_early_is_the_one_that_forks() -> None:
+    early = fork_server_process.start_fork_server()
+    made = ForkServer(early)
 
     async def one() -> None:
         async with _forked(made, "a") as (process, connection):
@@ -236,15 +236,15 @@ def test_whoever_is_killed_requests_are_answered_and_nothing_is_left(machine: Ma
     answer = ask("first")
     engine = psutil.Process(machine.engine_pid())
     manager = psutil.Process(engine.ppid())
-    (template,) = [each for each in manager.children() if each.name() == "millrace-warm"]
-    assert template.num_threads() == 1
+    (fork_server,) = [each for each in manager.children() if each.name() == "millrace-warm"]
+    assert fork_server.num_threads() == 1
     kill(engine.pid)
     assert ask("by its successor") == answer
-    assert {template.pid, machine.engine_pid()} == {each.pid for each in manager.children()}, "it was not forked"
-    kill(template.pid)
-    assert ask("without the template") == answer
+    assert {fork_server.pid, machine.engine_pid()} == {each.pid for each in manager.children()}, "it was not forked"
+    kill(fork_server.pid)
+    assert ask("without the fork server") == answer
     kill(machine.engine_pid())
-    assert ask("by one of another template") == answer
+    assert ask("by one of another fork server") == answer
     left = manager.children()
     assert {each.name() for each in left} == {"millrace-warm", "millrace-engine"}
     kill(manager.pid)

@@ -1,8 +1,8 @@
-"""The template: `python -m millrace.model_manager.engine.template --fd N --room …`, started by the manager.
+"""The fork server: `python -m millrace.model_manager.engine.fork_server --fd N --room …`, started by the manager.
 
 It has imported what an engine of the back end torch needs, and forks an inference process for each message on
 descriptor N: seconds of imports become milliseconds. It has one thread, no model, and has touched no device, so a
-forked process still chooses its threads and GPUs. The manager becomes its parent, so that it outlives the template.
+forked process still chooses its threads and GPUs. The manager becomes its parent, so that it outlives the fork server.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _engine(told: dict[str, Any], connection: int, stderr: int) -> int:
 
 
 def _show(arguments: list[str]) -> None:
-    """Make ps show these arguments, as far as there is room, in place of the template's."""
+    """Make ps show these arguments, as far as there is room, in place of the fork server's."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, size = int(fields[_ARG_START]), int(fields[_ARG_END]) - int(fields[_ARG_START])
     shown = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)

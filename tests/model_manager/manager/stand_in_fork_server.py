@@ -1,4 +1,4 @@
-"""The real template with nothing imported, and engines that say what they were given and end when they are told to."""
+"""The real fork server with nothing imported, and engines that say what they were given and end when told to."""
 
 import json
 import os
@@ -16,12 +16,12 @@ def _engine(arguments: list[str] | None = None) -> int:
 
 
 def main() -> int:
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a template has one thread
-    from millrace.model_manager.engine import process, template
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a fork server has one thread
+    from millrace.model_manager.engine import fork_server, process
 
-    template._import = lambda: lambda: True
+    fork_server._import = lambda: lambda: True
     process.main = _engine
-    return template.main()
+    return fork_server.main()
 
 
 if __name__ == "__main__":
