@@ -1,8 +1,12 @@
 """A connection of uvicorn's, with what the replies need of it: a way to cut it, and OpenAI's form for garbage.
 
 A client that sends no request, or half of its headers, is cut after `HEADERS_WITHIN`. One that is refused in the middle
-of its body gets its answer: what it still sends is read and thrown away, up to a bound. Where the process has almost as
-many descriptors open as it may, a new connection is told so and closed, and those that are open go on.
+of its body gets its answer: what it still sends is read and thrown away, up to a bound. One that is answered before its
+body ends has `REST_WITHIN` for the rest of it. Where the process has almost as many descriptors open as it may, a new
+connection is told so and closed, and those that are open go on.
+
+The parser keeps a header, a trailer, and the size of a chunk with its extensions until they end, so what comes of them
+is counted.
 
 A request whose head cannot be taken (too long, an encoding or an expectation that is not known) is refused here, before
 there is an application for it. After a refusal nothing of the connection is read as a request.
@@ -33,6 +37,8 @@ MOST_OF_HEADERS = 2**16
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 HEADERS_WITHIN = 30.0
 """Seconds from the beginning of a connection or a request to the end of the request's headers."""
+REST_WITHIN = 30.0
+"""Seconds for what is left of a body whose request is answered."""
 _SPARE = 128
 """Descriptors for everything but connections: files, the engine's sockets, processes, connections that are refused."""
 _AT_REFUSAL = 64
@@ -68,10 +74,12 @@ class HttpConnection(HttpToolsProtocol):
     """The server ends: no further request is taken."""
     _is_refused = False
     _is_in_head = False
+    _is_in_body = False
+    """Between the end of a head and the end of its body."""
     _headers_size = 0
     """Bytes of the headers that are whole."""
-    _head_seen = 0
-    """Bytes that have come of a head whose end has not."""
+    _kept = 0
+    """Bytes that have come since a head began or ended, or since the last piece of a body."""
     _unread = 0
     """Bytes of a refused body that are still thrown away."""
     _linger_until = 0.0
@@ -95,15 +103,26 @@ class HttpConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         if not self._is_refused:
-            was_in_head = self._is_in_head
             self._received = data
+            self._kept += len(data)
             super().data_received(data)
-            if self._is_in_head and self._cut is None:
-                self._cut_after(HEADERS_WITHIN)
-            if was_in_head and self._is_in_head:
-                self._count_head(len(data))
+            self._limit()
         elif self._unread:
             self._throw_away(len(data))
+
+    def _limit(self) -> None:
+        """Bound the time and the memory of what has begun and not ended."""
+        if self._is_refused:
+            return
+        if self._cut is None and (self._is_in_head or self._has_rest):
+            self._cut_after(HEADERS_WITHIN if self._is_in_head else REST_WITHIN)
+        if self._kept > MOST_OF_URL + MOST_OF_HEADERS:
+            self._refuse(_LONG_HEADERS)
+
+    @property
+    def _has_rest(self) -> bool:
+        """Whether more of a body is to come whose request is answered."""
+        return self._is_in_body and self.cycle is not None and self.cycle.response_complete
 
     def shutdown(self) -> None:
         """Take no further request, and close after the answer of the one that is there."""
@@ -129,7 +148,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins: its scope holds the function that cuts the connection."""
         super().on_message_begin()
-        self._is_in_head, self._headers_size, self._head_seen = True, 0, 0
+        self._is_in_head, self._headers_size, self._kept = True, 0, 0
         self.scope[ABORT] = self.transport.abort
         self.scope[WATCH] = self._watch
         self._keep()  # most heads are whole with the bytes that begin them, and need no limit
@@ -162,9 +181,10 @@ class HttpConnection(HttpToolsProtocol):
         """All headers are there; other limits hold from here on."""
         if self._offers_another_protocol():
             return
-        self._is_in_head = False
+        self._is_in_head, self._kept = False, 0
         self._keep()
         self._check_head()
+        self._is_in_body = True
         self._earlier = self.cycle
         super().on_headers_complete()
         self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
@@ -176,9 +196,16 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self.scope[WHOLE_BODY] = partial(body_at_once, self.cycle)
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._kept = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The body is there."""
         if not self._offers_another_protocol():
+            self._is_in_body = False
+            self._keep()
             super().on_message_complete()
 
     def _offers_another_protocol(self) -> bool:
@@ -210,11 +237,6 @@ class HttpConnection(HttpToolsProtocol):
             self._stop(_ENDING)
         if self.url == b"*" and self.parser.get_method() == b"OPTIONS":  # about the server, whatever the route
             self._stop(None)
-
-    def _count_head(self, size: int) -> None:
-        self._head_seen += size
-        if self._head_seen > MOST_OF_URL + MOST_OF_HEADERS:
-            self._refuse(_LONG_HEADERS)
 
     def end(self, cycle: Any) -> None:
         """Close, as a request's answer is sent. Bytes that nobody reads would take the answer from the client."""
@@ -250,6 +272,9 @@ class HttpConnection(HttpToolsProtocol):
         connection's last one.
         """
         self._is_refused = True
+        if self._has_rest:
+            self.transport.abort()
+            return
         cycle = self.cycle
         if cycle is not None and cycle.more_body and self.pipeline:  # its turn has not come
             self.pipeline.popleft()

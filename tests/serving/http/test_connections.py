@@ -132,6 +132,14 @@ def test_a_head_that_cannot_be_taken_is_refused_before_its_body(
     assert is_well(server)
 
 
+def test_a_later_head_of_a_connection_that_cannot_be_taken_is_refused_with_its_reason(server: Server) -> None:
+    with connected(server) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert answered(sock) == {"status": "ok"}
+        sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nexpect: tea\r\n\r\n")
+        assert sock.makefile("rb").read().startswith(b"HTTP/1.1 417 ")
+
+
 def test_what_the_server_takes_is_told_whatever_the_path(server: Server) -> None:
     with connected(server) as sock:
         sock.sendall(b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -234,6 +242,48 @@ def answered(sock: socket.socket) -> Any:
         assert byte, head
     length = int(re.findall(rb"content-length: (\d+)", head)[0])
     return json.loads(sock.recv(length, socket.MSG_WAITALL))
+
+
+WITHOUT_END = {
+    "trailer": b"0\r\nx: ",
+    "chunk's extension": b"1;",
+    "chunk's size": b"0",
+}
+CHUNKED = b"host: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+ENDLESS = 2**22
+"""Bytes that no head and no trailer may have."""
+
+
+@pytest.mark.parametrize("begun", WITHOUT_END.values(), ids=WITHOUT_END)
+def test_what_has_no_end_behind_a_body_is_refused(server: Server, begun: bytes) -> None:
+    with connected(server) as sock:
+        with contextlib.suppress(ConnectionError):  # it is refused while it is sent
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + b"1\r\na\r\n" + begun + b"0" * ENDLESS)
+        told, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body)["error"]["code"] == "headers_too_long"
+    assert is_well(server)
+
+
+@pytest.mark.parametrize("begun", WITHOUT_END.values(), ids=WITHOUT_END)
+def test_what_has_no_end_behind_a_request_that_is_answered_ends_the_connection(server: Server, begun: bytes) -> None:
+    with connected(server) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\n" + CHUNKED + begun)
+        assert answered(sock) == {"status": "ok"}
+        with pytest.raises(ConnectionError):  # the server's buffers and the kernel's have less
+            sock.sendall(b"0" * ENDLESS * 8)
+    assert is_well(server)
+
+
+def test_bodies_of_many_chunks_with_extensions_and_trailers_are_read(server: Server) -> None:
+    """All of them together are longer than a head may be."""
+    content = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    extended = b"".join(b"1;note=%b\r\n%c\r\n" % (b"x" * 20_000, byte) for byte in content)
+    sent = b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + extended + b"0\r\nx: %b\r\n\r\n" % (b"x" * 20_000)
+    with connected(server) as sock:
+        for _ in range(2):
+            sock.sendall(sent)
+            assert answered(sock)["object"] == "text_completion"
 
 
 def test_a_request_that_is_cut_off_in_its_body_leaves_nothing(server: Server) -> None:

@@ -1,7 +1,8 @@
-"""Clients that never end their headers do not keep their connections."""
+"""Clients that never end their headers, or the body of a request that is answered, do not keep their connections."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"
 
 @pytest.fixture
 def address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    """A server whose connections have so many seconds for their headers."""
-    monkeypatch.setattr(connections, "HEADERS_WITHIN", request.param)
+    """A server whose connections have so many seconds for their headers, and for the rest of a body."""
+    for name in ("HEADERS_WITHIN", "REST_WITHIN"):
+        monkeypatch.setattr(connections, name, request.param)
     app = Starlette(routes=[Route("/", lambda _request: PlainTextResponse("there"))])
     config = uvicorn.Config(app, port=0, http=connections.HttpConnection, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
@@ -48,3 +50,20 @@ def test_a_client_without_the_end_of_its_headers_is_cut(address: tuple[str, int]
         except ConnectionResetError:
             pass
     assert answer.count(b"there") == sent.count(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("address", [0.1], indirect=True)
+def test_a_client_that_never_ends_a_body_whose_request_is_answered_is_cut(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as client:
+        client.sendall(REQUEST + b"Transfer-Encoding: chunked\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+        client.settimeout(0.01)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 3000:  # half a minute
+                client.sendall(b"1\r\na\r\n")
+                sent += 1
+                with contextlib.suppress(TimeoutError):
+                    if not client.recv(1000):
+                        break
+        assert sent < 3000
