@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -20,6 +20,8 @@ from ..files.paging import page
 from ..files.space import Space
 from ..files.store import OwnerFiles
 from ..http.errors import NOT_FOUND, HttpError, http_error
+from ..http.keys import client_of
+from ..http.replies import HungUp
 from ..openai.bodies import decoded
 from ..requests.service import Service
 from .asking import ENDPOINTS
@@ -67,7 +69,7 @@ class _BatchViews:
 
     async def create(self, request: Request) -> Response:
         """Take a batch; it is checked and runs beside this request."""
-        body = read_batch(decoded(await _body(request, self._service.settings.stall_timeout)))
+        body = read_batch(await self._fields(request))
         owner = self._owner(request)
         batch = await asyncio.to_thread(self._created, owner, body)
         self._runner.add(owner, batch)
@@ -91,6 +93,16 @@ class _BatchViews:
         await asyncio.to_thread(Batches(self._owner(request)).folder(batch.id).cancel)
         self._runner.cancel(batch.id)
         return JSONResponse((await self._found(request)).shown())
+
+    async def _fields(self, request: Request) -> dict[str, Any]:
+        settings = self._service.settings
+        client = client_of(request.scope, has_keys=settings.api_key_file is not None)
+        with self._service.body_memory.body(client) as body:
+            try:
+                await body.read(request.scope, request.receive, _MOST_BYTES, settings.body_timeout, limit="of a batch")
+            except HungUp:
+                raise HttpError(408, "the body did not come", headers={"connection": "close"}) from None
+            return decoded(body.data())
 
     def _owner(self, request: Request) -> Path:
         return self._folder / owner_of(request.scope, self._service.settings)
@@ -131,21 +143,6 @@ class _BatchViews:
             told = f"input_file_id={body.input_file_id!r}: there is no such file"
             raise HttpError(400, told, param=_INPUT, code="invalid_file") from None
         return batch
-
-
-async def _body(request: Request, within: float) -> bytes:
-    """The body; raises HttpError for one that is too long, or does not come."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(within):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > _MOST_BYTES:
-                    told = f"the body is longer than {_MOST_BYTES} bytes"
-                    raise HttpError(413, told, code="body_too_large", headers={"connection": "close"})
-    except (TimeoutError, ClientDisconnect):
-        raise HttpError(408, "the body did not come", headers={"connection": "close"}) from None
-    return bytes(body)
 
 
 def read_batch(fields: dict[str, Any]) -> BatchBody:

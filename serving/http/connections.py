@@ -106,6 +106,7 @@ class HttpConnection(HttpToolsProtocol):
             self._received = data
             self._kept += len(data)
             super().data_received(data)
+            self._received = b""  # or each connection would keep its last bytes
             self._limit()
         elif self._unread:
             self._throw_away(len(data))

@@ -12,10 +12,14 @@ from starlette.types import Receive, Scope
 
 from .errors import BUSY, RETRY_AFTER, HttpError
 from .replies import HungUp
+from .slots import Slots
 from .waiting import at_once_or_within
 
 FREE = 2**16
-"""Bytes of each body that count nothing: short requests are read whatever others send."""
+"""Bytes of a body that count nothing if the body is there at once, or is one of the first that are waited for: short
+requests are read whatever others send."""
+FREE_BODIES = 1000
+"""How many bodies that are waited for have FREE bytes; a client without any has so among twice as many."""
 WHOLE_BODY = "millrace.body"
 """Under this name a scope has a function that gives the whole body if it is there, in the place of `receive`; else
 None."""
@@ -29,6 +33,8 @@ class BodyMemory:
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = 0
+        self.free = Slots(FREE_BODIES)
+        """Of bodies that are waited for, those whose first bytes count nothing."""
 
     def body(self, client: Hashable) -> Incoming:
         """A client's body that is about to be read; its memory counts until it is closed."""
@@ -55,6 +61,9 @@ class Incoming:
         self._memory = memory
         self._data = bytearray()
         self._counted = 0
+        self._free = FREE
+        self._has_slot = False
+        self._limit = ""
         self.names: Mapping[str, str] = {}
         """Our names of what it has by others (naming.py), once that is known."""
 
@@ -64,17 +73,22 @@ class Incoming:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def read(self, scope: Scope, receive: Receive, most: int, within: float) -> None:
-        """Read it whole, in so many seconds. Raises HttpError, the rest unread: 413 for more than `most` bytes, 415 for
-        one that is compressed, 429 where bodies have no room, 408 for one that takes too long.
+    async def read(
+        self, scope: Scope, receive: Receive, most: int, within: float, *, limit: str = "--max_body_mib"
+    ) -> None:
+        """Read it whole, in so many seconds. Raises HttpError, the rest unread: 413 for more than `most` bytes, which
+        `limit` has set, 415 for one that is compressed, 429 where bodies have no room, 408 for one that takes too long.
         """
+        self._limit = limit
         headers = dict(scope["headers"])
         _check_encoding(headers)
         if int(headers.get(b"content-length", b"0")) > most:
-            raise _too_large(most)
+            raise _too_large(most, self._limit)
         if (whole := scope[WHOLE_BODY]() if WHOLE_BODY in scope else None) is not None:
             self._add(whole, most)
             return
+        self._has_slot = self._memory.free.take(self.client)
+        self._free = FREE if self._has_slot else 0
         try:
             await at_once_or_within(within, self._read_all(receive, most))
         except TimeoutError:
@@ -95,8 +109,8 @@ class Incoming:
     def _add(self, part: bytes | bytearray, most: int) -> None:
         self._data += part
         if len(self._data) > most:
-            raise _too_large(most)
-        counted = max(0, len(self._data) - FREE)
+            raise _too_large(most, self._limit)
+        counted = max(0, len(self._data) - self._free)
         if not self._memory.take(counted - self._counted):
             raise _no_room()
         self._counted = counted
@@ -116,10 +130,13 @@ class Incoming:
         self._data = bytearray()
         self._memory.give(self._counted)
         self._counted = 0
+        if self._has_slot:
+            self._memory.free.give(self.client)
+            self._has_slot = False
 
 
-def _too_large(most: int) -> HttpError:
-    said = f"the body is larger than {most / 2**20:g} MiB (--max_body_mib)"
+def _too_large(most: int, limit: str) -> HttpError:
+    said = f"the body is larger than {most / 2**20:g} MiB ({limit})"
     return HttpError(413, said, code="body_too_large", headers=_CLOSE)
 
 
@@ -129,7 +146,7 @@ def _too_slow(within: float) -> HttpError:
 
 
 def _no_room() -> HttpError:
-    said = "the server reads as many large bodies as it has memory for (--max_bodies_mib): try again"
+    said = "the server reads as many bodies as it has memory for (--max_bodies_mib): try again"
     headers = {**_CLOSE, "retry-after": str(RETRY_AFTER)}
     return HttpError(429, said, BUSY, code="too_many_bodies", headers=headers)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from millrace.model_manager.wire.conversion import shown
 from ..http.errors import HttpError, too_busy
 from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
+from ..http.slots import Slots
 from ..metrics.machine import MachineMetrics
 from ..metrics.requests import RequestCollector
 from ..metrics.snapshot import ReadStatus, snapshot
@@ -101,7 +101,7 @@ class Service:
         self._slots = Slots(_THREADS)
         self.constraints = ConstraintChecks()
         self.adapters = AdapterLookups(engine.find_adapter, self.crossing)
-        self._inflight: Counter[Hashable] = Counter()
+        self._slots = Slots(settings.max_inflight)
         self.running: set[Abortable] = set()
         """What `abort` ends."""
 
@@ -119,16 +119,12 @@ class Service:
         """Count a request of the client; raises HttpError (429) where `max_inflight` run. A client that has none
         gets a slot while there are less than twice as many.
         """
-        most = self.settings.max_inflight
-        if self._inflight.total() >= most * (1 if self._inflight[client] else 2):
-            raise too_busy(most)
-        self._inflight[client] += 1
+        if not self._slots.take(client):
+            raise too_busy(self.settings.max_inflight)
 
     def give_slot(self, client: Hashable) -> None:
         """Give back a client's slot."""
-        self._inflight[client] -= 1
-        if not self._inflight[client]:
-            del self._inflight[client]
+        self._slots.give(client)
 
     async def beside(self, make: Callable[[], _Made], client: Hashable = None) -> _Made:
         """What a function gives that computes for long, on another thread; clients take turns."""

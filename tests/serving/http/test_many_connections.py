@@ -13,24 +13,31 @@ from pathlib import Path
 import httpx
 import pytest
 
+from millrace.serving.http.reading import FREE, FREE_BODIES
 from tests.serving.servers import Server, connected, fake_server, peak_memory
 from tests.waiting import eventually
 
 LIMIT = 400
 HALVES = 10_000
-"""Requests whose heads the server gets half of."""
+"""Requests whose heads or bodies the server gets half of."""
 _MOST_OF_A_HALF = 32 * 2**10
 """Bytes that such a connection may cost the server: three times what it takes."""
+_MOST_OF_BODIES = 64 * 2**20
+_HALF_HEAD = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-half: " + 500 * "a"
+_HALF_BODY = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {FREE + 1}\r\n\r\n" + FREE * " "
 _SPARE = 500
 """Descriptors of a process for anything else."""
 _HALF_ASKED = """
 import resource, socket, sys
 most, port, count = resource.getrlimit(resource.RLIMIT_NOFILE)[1], int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-opened, refused = [], 0
+opened, refused, half = [], 0, sys.stdin.readline()[:-1].encode().decode("unicode_escape").encode()
 for _ in range(count):
     sock = socket.create_connection(("127.0.0.1", port), 120)
-    sock.sendall(b"POST /v1/completions HTTP/1.1\\r\\nhost: localhost\\r\\nx-half: " + b"a" * 500)
+    try:
+        sock.sendall(half)
+    except OSError:
+        pass
     opened.append(sock)
 for sock in opened:
     sock.setblocking(False)
@@ -102,21 +109,38 @@ def test_the_server_takes_all_descriptors_that_the_machine_gives_it(tmp_path: Pa
         assert soft == most
 
 
-def test_ten_thousand_half_sent_heads_stop_nobody_and_take_little_memory(tmp_path: Path) -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < HALVES + _SPARE:
-        pytest.skip(f"needs {HALVES + _SPARE} descriptors, and the hard limit is {most} (ulimit -Hn)")
-    with fake_server(tmp_path / "rt") as server, httpx.Client(base_url=server.url, timeout=120) as early:
+@pytest.mark.parametrize(
+    ("half", "most", "are_refused"),
+    [
+        (_HALF_HEAD, HALVES * _MOST_OF_A_HALF, False),
+        (_HALF_BODY, HALVES * _MOST_OF_A_HALF + FREE_BODIES * FREE + _MOST_OF_BODIES, True),
+    ],
+    ids=["heads", "bodies"],
+)
+def test_ten_thousand_half_sent_requests_stop_nobody_and_take_little_memory(
+    tmp_path: Path, half: str, most: int, are_refused: bool
+) -> None:
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors != resource.RLIM_INFINITY and descriptors < HALVES + _SPARE:
+        pytest.skip(f"needs {HALVES + _SPARE} descriptors, and the hard limit is {descriptors} (ulimit -Hn)")
+    flags = ("--max_bodies_mib", str(_MOST_OF_BODIES // 2**20))
+    with fake_server(tmp_path / "rt", *flags) as server, httpx.Client(base_url=server.url, timeout=120) as early:
         assert is_well(early)
         before = peak_memory(server)
         command = [sys.executable, "-c", _HALF_ASKED, str(server.port), str(HALVES)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as halves:
             try:
+                assert halves.stdin is not None
                 assert halves.stdout is not None
-                assert halves.stdout.readline().split() == [str(HALVES), "0"]
-                assert is_well(early)
+                halves.stdin.write(half.encode("unicode_escape").decode() + "\n")
+                halves.stdin.flush()
+                opened, refused = map(int, halves.stdout.readline().split())
+                assert (opened, refused > 0) == (HALVES, are_refused)
                 assert httpx.get(f"{server.url}/health", timeout=120).status_code == 200
-                assert peak_memory(server) - before < HALVES * _MOST_OF_A_HALF
+                assert peak_memory(server) - before < most
+                transport = httpx.HTTPTransport(local_address="127.0.0.2")
+                with httpx.Client(base_url=server.url, timeout=120, transport=transport) as other:
+                    assert is_well(other)
             finally:
                 halves.kill()
         assert is_well(early)

@@ -18,7 +18,7 @@ import pytest
 from starlette.types import Receive
 
 from millrace.serving.http.errors import HttpError
-from millrace.serving.http.reading import FREE, BodyMemory
+from millrace.serving.http.reading import FREE, FREE_BODIES, BodyMemory
 from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually
 
@@ -138,3 +138,17 @@ def test_room_is_given_back_however_a_body_ends(count: int) -> None:
         with pytest.raises(HttpError, match="max_bodies_mib") if count > 2 else contextlib.nullcontext():
             asyncio.run(read(memory))
     assert memory.take(100)
+    assert all(memory.free.take("client") for _ in range(FREE_BODIES))
+
+
+def test_who_waits_for_a_thousand_bodies_has_no_more_bytes_that_count_nothing_and_others_have() -> None:
+    async def read(memory: BodyMemory, client: str) -> None:
+        with memory.body(client) as body:
+            await body.read({"headers": []}, parts(1), 2**20, 60)
+
+    memory = BodyMemory(FREE - 1)
+    for _ in range(FREE_BODIES):
+        assert memory.free.take("client")
+    asyncio.run(read(memory, "another"))
+    with pytest.raises(HttpError, match="max_bodies_mib"):
+        asyncio.run(read(memory, "client"))
