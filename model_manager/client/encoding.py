@@ -85,22 +85,13 @@ class Encoding:
 
     def _encoded(self, text: tuple[str, bool] | None, prompt: PromptContent, info: ModelInfo) -> list[int]:
         if text is not None:
-            self._check_size(text[0], info)
+            check_size(self._tokenizer, text[0], info)
             ids = self._tokenizer.encode(text[0], add_special_tokens=text[1])
         else:
             ids = _checked_ids([part for part in prompt if isinstance(part, int)], info)
         if not ids:
             raise InvalidRequest("the prompt is empty")
         return ids
-
-    def _check_size(self, text: str, info: ModelInfo) -> None:
-        """Refuse a text that is too long whatever its tokens are: to tokenize megabytes takes seconds and gigabytes."""
-        if len(text) <= info.max_model_len:
-            return
-        most = self._tokenizer.most_characters(text, info.max_model_len)
-        if len(text) > most * info.max_model_len:
-            has = f"the prompt has {counted(len(text), 'character')}, {info.name} has {info.max_model_len} positions"
-            raise PromptTooLong(f"{has}, of at most {most} characters each")
 
     def _text(self, prompt: PromptContent) -> tuple[str, bool] | None:
         """A prompt's text, and whether the tokenizer is to add special tokens; None if it is token ids."""
@@ -199,6 +190,18 @@ class Context:
         if first is None:
             raise InvalidRequest("the first token has nothing before it, and the model has no token that begins a text")
         return [first, *ids]
+
+
+def check_size(tokenizer: PromptEncoder, text: str, info: ModelInfo) -> None:
+    """Refuse a text that is too long whatever its tokens are: to tokenize megabytes takes seconds and gigabytes. Raises
+    PromptTooLong.
+    """
+    if len(text) <= info.max_model_len:
+        return
+    most = tokenizer.most_characters(text, info.max_model_len)
+    if len(text) > most * info.max_model_len:
+        has = f"the prompt has {counted(len(text), 'character')}, {info.name} has {info.max_model_len} positions"
+        raise PromptTooLong(f"{has}, of at most {most} characters each")
 
 
 def _checked_ids(ids: list[int], info: ModelInfo) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from millrace.model_manager.client.encoding import check_size
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 
@@ -15,7 +16,7 @@ from .plain_messages import plain_messages
 
 
 def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    """The token ids of a text or a conversation."""
+    """The token ids of a text or a conversation; raises PromptTooLong for one that no prompt may be as long as."""
     body = read(fields, TokenizeBody)
     service.adapter_of(body.model)
     tokenizer = _tokenizer(service)
@@ -23,10 +24,13 @@ def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
         raise InvalidRequest("prompt: takes a text, or messages in its place")
     if body.messages is not None:
         check_chats(service.engine.client, service)
-        tokens = tokenizer.encode(tokenizer.chat_text(plain_messages(body.messages)), add_special_tokens=False)
+        text, has_special = tokenizer.chat_text(plain_messages(body.messages)), False
     else:
-        tokens = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
-    return {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.client.info.max_model_len}
+        text, has_special = body.prompt or "", body.add_special_tokens
+    info = service.engine.client.info
+    check_size(tokenizer, text, info)
+    tokens = tokenizer.encode(text, add_special_tokens=has_special)
+    return {"tokens": tokens, "count": len(tokens), "max_model_len": info.max_model_len}
 
 
 def detokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:

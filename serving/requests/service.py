@@ -33,8 +33,9 @@ from .opening_client import OpeningClient
 from .submitting import Crossing, Submitter
 from .turns import Slots
 
-_THREADS = 4
-"""Threads that read bodies, apply chat templates and tokenize."""
+_THREADS = 5
+"""Threads that read bodies, apply chat templates and tokenize. The last one that is free is for a client that has none.
+"""
 MOST_NAMED = 8
 """Most models that an error names."""
 _Made = TypeVar("_Made")

@@ -7,8 +7,7 @@ before it, or than the turn that is being served. Knows no request and no HTTP; 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
@@ -37,13 +36,16 @@ class Turns:
 
 
 class Slots:
-    """Slots for a few at a time, in an event loop; who waits for one gets it in turn."""
+    """Slots for a few at a time, in an event loop; who waits for one gets it in turn. The last slot that is free is
+    for a client that has none.
+    """
 
     def __init__(self, count: int) -> None:
         self._free = count
+        self._taken: Counter[Hashable] = Counter()
         self._turns = Turns()
-        self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting: dict[Hashable, deque[tuple[int, asyncio.Future[None]]]] = {}
+        """By client, the first of each client's first."""
 
     @asynccontextmanager
     async def of(self, client: Hashable) -> AsyncIterator[None]:
@@ -52,28 +54,47 @@ class Slots:
         try:
             yield
         finally:
-            self._leave()
+            self._leave(client)
 
     async def _enter(self, client: Hashable) -> None:
         turn = self._turns.next(client)
-        if self._free:
-            self._free -= 1
-            self._turns.serve(turn)
+        if self._has_slot(client):  # then none of those that wait may have it
+            self._take(client, turn)
             return
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (turn, next(self._numbers), given))
+        self._waiting.setdefault(client, deque()).append((turn, given))
         try:
             await given
         except asyncio.CancelledError:
             if not given.cancelled():  # it was given the slot as it stopped waiting
-                self._leave()
+                self._leave(client)
             raise
 
-    def _leave(self) -> None:
-        while self._waiting:
-            turn, _, given = heapq.heappop(self._waiting)
-            if not given.done():
-                self._turns.serve(turn)
-                given.set_result(None)
-                return
+    def _has_slot(self, client: Hashable) -> bool:
+        return self._free > (1 if self._taken[client] else 0)
+
+    def _take(self, client: Hashable, turn: int) -> None:
+        self._free -= 1
+        self._taken[client] += 1
+        self._turns.serve(turn)
+
+    def _leave(self, client: Hashable) -> None:
         self._free += 1
+        self._taken[client] -= 1
+        self._taken += Counter()  # forgets who has none
+        while (following := self._following()) is not None:
+            turn, given = self._waiting[following].popleft()
+            self._take(following, turn)
+            given.set_result(None)
+
+    def _following(self) -> Hashable | None:
+        """The client whose turn it is, of those that may have a slot; None if there is none."""
+        if not self._free:
+            return None
+        for client, queue in [*self._waiting.items()]:
+            while queue and queue[0][1].done():
+                queue.popleft()
+            if not queue:
+                del self._waiting[client]
+        allowed = (client for client in self._waiting if self._has_slot(client))
+        return min(allowed, key=lambda client: self._waiting[client][0][0], default=None)

@@ -21,6 +21,8 @@ from ..requests.service import Service
 from .answer import GeneratedAnswer
 from .bodies import GenerateBody, ignored, names_of, read_body
 
+_MOST_PROMPTS = 2
+"""Of a longer text that is truncated, as many of the longest prompts are tokenized."""
 _TYPES = {422: "validation", 429: "overloaded", 424: "generation"}
 
 
@@ -69,9 +71,12 @@ def compatible(fields: Mapping[str, Any], service: Service) -> GeneratedAnswer:
 
 
 def _tokens(body: GenerateBody, service: Service) -> list[int]:
+    """The tokens, of which the last ones are asked. The beginning of a text that takes seconds to tokenize is left out."""
     if BACKENDS[service.served.backend].takes != "tokens":
         raise InvalidRequest("truncate: the engine takes text, so there are no tokens here")
-    return service.engine.client.tokenizer.encode(body.inputs)
+    tokenizer, size = service.engine.client.tokenizer, service.engine.client.info.max_model_len
+    most = _MOST_PROMPTS * size * tokenizer.most_characters(body.inputs, size)
+    return tokenizer.encode(body.inputs[-most:])
 
 
 class _TgiReply(HttpReply):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,64 @@ def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -
         return order
 
     assert asyncio.run(run()) == ["many", "single", "many", "many", "many", "last"]
+
+
+def test_the_last_place_is_left_to_a_client_that_has_none() -> None:
+    async def run() -> list[str]:
+        places, order = Places(3), []
+
+        async def use(client: str, may_go_on: asyncio.Event) -> None:
+            async with places.of(client):
+                order.append(client)
+                await may_go_on.wait()
+
+        never, at_once = asyncio.Event(), asyncio.Event()
+        at_once.set()
+        many = [asyncio.create_task(use("many", never)) for _ in range(5)]
+        await asyncio.sleep(0)
+        for client in ("single", "other"):
+            async with asyncio.timeout(60):
+                await use(client, at_once)
+        never.set()
+        await asyncio.gather(*many)
+        return order
+
+    assert asyncio.run(run()) == ["many", "many", "single", "other", "many", "many", "many"]
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 4), st.data())
+def test_whoever_waits_gets_a_place_however_others_stop(clients: list[str], count: int, data: st.DataObject) -> None:
+    async def run() -> None:
+        places, inside, ended = Places(count), set[int](), []
+        leave = [asyncio.Event() for _ in clients]
+
+        async def use(number: int, client: str) -> None:
+            async with places.of(client):
+                inside.add(number)
+                assert len(inside) <= count
+                try:
+                    await leave[number].wait()
+                finally:
+                    inside.discard(number)
+            ended.append(number)
+
+        tasks = [asyncio.create_task(use(number, client)) for number, client in enumerate(clients)]
+        await asyncio.sleep(0)
+        stopped = data.draw(st.sets(st.sampled_from(range(len(clients)))))
+        for number in stopped:
+            tasks[number].cancel()
+            if data.draw(st.booleans()):
+                await asyncio.sleep(0)
+        for event in leave:
+            event.set()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert {*ended} | stopped == {*range(len(clients))}
+        async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
+            for client in range(count):  # all places are free again
+                await stack.enter_async_context(places.of(client))
+
+    asyncio.run(run())
 
 
 def test_a_place_that_was_given_to_who_stopped_waiting_is_given_on() -> None:

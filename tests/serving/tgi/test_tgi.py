@@ -168,6 +168,17 @@ def test_a_prompt_that_is_too_long_is_told_or_cut(client: InferenceClient) -> No
     assert len(found.details.prefill) == 5
 
 
+def test_the_last_tokens_of_a_text_are_the_same_however_long_it_is(server: Server) -> None:
+    def last_tokens(text: str) -> list[int]:
+        asked = {"truncate": 50, "max_new_tokens": 1, "details": True, "decoder_input_details": True}
+        answer = server.post("/generate", {"inputs": text, "parameters": asked}).json()
+        return [each["id"] for each in answer["details"]["prefill"]]
+
+    tokens = last_tokens("some words " * 100)
+    assert len(tokens) == 50
+    assert last_tokens("some words " * 2**21) == tokens
+
+
 def test_the_paths_of_its_own_clients_are_there(server: Server) -> None:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
     (listed,) = server.post("/", body).json()
