@@ -23,6 +23,7 @@ from .batches.routes import batch_routes
 from .batches.served_batches import BatchRunner
 from .files.owners import check_folder
 from .files.routes import file_routes
+from .files.space import Space
 from .http.browsers import BrowserCheck
 from .http.errors import NOT_FOUND, HttpError, http_error, internal
 from .http.keys import KeyCheck, read_keys
@@ -53,14 +54,14 @@ _COMPUTED: dict[str, tuple[Any, type[Body]]] = {
 def make_app(service: Service, batches: BatchRunner) -> ASGIApp:
     """The application; raises ConfigError for a file of keys that cannot be read, or files that cannot be kept."""
     check_folder(service.settings)
-    views = _Views(service)
+    views, space = _Views(service), Space(service.settings)
     asked = {path: ModelEndpoint(service, path, prepare) for path, prepare in _MODEL_ROUTES.items()}
     routes = [
         *(Route(path, route, methods=["POST"]) for path, route in asked.items()),
         *(Route(path, Computed(service, path, *made), methods=["POST"]) for path, made in _COMPUTED.items()),
         *response_routes(service),
-        *file_routes(service),
-        *batch_routes(service, batches),
+        *file_routes(service, space),
+        *batch_routes(service, batches, space),
         *tgi_routes(service),
         Route("/v1/models", views.models),
         Route("/v1/models/{name:path}", views.model),

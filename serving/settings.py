@@ -97,6 +97,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Largest file to upload, in MiB; a larger one gets status 413."""
     max_files_gib: float = 16.0
     """Disk space for the files and batches of all keys, in GiB; further ones get status 400."""
+    max_uploads: int = 32
+    """Files uploaded at once; further ones get status 429. A client without any has one among twice as many."""
     max_batches: int = 2
     """Batches that run at once, each as its own job; further ones wait."""
     max_batch_rows: int = 50_000
@@ -112,7 +114,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         folder = self.files_dir
         holds = folder is None or (folder != "" and not set("*?[]") & set(folder))
         check("files_dir", folder, holds, "a folder whose path has none of * ? [ ], which jobs take for patterns")
-        for name in ("max_batches", "max_batch_rows"):
+        for name in ("max_uploads", "max_batches", "max_batch_rows"):
             check(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
         for name in _ABOVE_0:
             check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")

@@ -17,7 +17,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 
 from ..files.owners import files_folder, owner_of
 from ..files.paging import page
-from ..files.space import Space
+from ..files.space import Space, check_count
 from ..files.store import OwnerFiles
 from ..http.errors import NOT_FOUND, HttpError, http_error
 from ..http.keys import client_of
@@ -49,9 +49,9 @@ class BatchBody(msgspec.Struct, frozen=True, kw_only=True):
     """Up to 16 texts by names, given back with the batch."""
 
 
-def batch_routes(service: Service, runner: BatchRunner) -> list[Route]:
+def batch_routes(service: Service, runner: BatchRunner, space: Space) -> list[Route]:
     """Routes of batches."""
-    views = _BatchViews(service, runner)
+    views = _BatchViews(service, runner, space)
     return [
         Route("/v1/batches", views.create, methods=["POST"]),
         Route("/v1/batches", views.listed, methods=["GET"]),
@@ -61,16 +61,17 @@ def batch_routes(service: Service, runner: BatchRunner) -> list[Route]:
 
 
 class _BatchViews:
-    def __init__(self, service: Service, runner: BatchRunner) -> None:
+    def __init__(self, service: Service, runner: BatchRunner, space: Space) -> None:
         self._service = service
         self._runner = runner
-        self._space = Space(service.settings)
+        self._space = space
         self._folder = files_folder(service.settings)
 
     async def create(self, request: Request) -> Response:
         """Take a batch; it is checked and runs beside this request."""
         body = read_batch(await self._fields(request))
         owner = self._owner(request)
+        await self._space.look()
         batch = await asyncio.to_thread(self._created, owner, body)
         self._runner.add(owner, batch)
         return JSONResponse(batch.shown())
@@ -137,6 +138,7 @@ class _BatchViews:
                 raise HttpError(
                     400, f"input_file_id: {file.id} has the purpose {file.purpose}; takes batch", param=_INPUT
                 )
+            check_count(files)  # it is to have files of its own
             self._space.check_batch(file.bytes)
             Batches(owner).create(batch, files.content(file.id))
         except FileNotFoundError:

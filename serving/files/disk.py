@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import stat
 import time
+from collections.abc import Container
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 _PRIVATE = 0o700
+_BLOCK = 512
+"""Bytes of a block as the system counts them, whatever the disk's own are."""
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _log = logging.getLogger(__name__)
 
@@ -72,14 +76,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def bytes_in(folder: Path) -> int:
-    """What all files under a folder take. Files that are removed meanwhile do not count."""
+def bytes_in(folder: Path, without: Container[str] = ()) -> int:
+    """What the disk has for all that is under a folder, folders too, except for folders of the names `without`. Files
+    that are removed meanwhile do not count.
+    """
     total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in without]
+        for path in (place, *(os.path.join(place, name) for name in names)):  # noqa: PTH118 (a Path for each file takes most of the time)
             try:
-                found = os.lstat(os.path.join(place, name))  # noqa: PTH118 (a Path for each file takes most of the time)
+                found = os.lstat(path)
             except FileNotFoundError:
                 continue
-            total += found.st_size // found.st_nlink
+            is_linked = found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
+            total += max(found.st_size, found.st_blocks * _BLOCK) // (found.st_nlink if is_linked else 1)
     return total

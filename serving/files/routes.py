@@ -12,21 +12,25 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..http.errors import NOT_FOUND, SERVER, HttpError
+from ..http.keys import client_of
 from ..http.reading import check_encoding
+from ..http.slots import Slots
 from ..requests.service import Service
 from .content import FileContent
 from .form import Form
 from .owners import files_folder, owner_of
 from .paging import page
-from .space import Space
+from .space import Space, check_count, too_many_uploads
 from .store import OwnerFiles, StoredFile
 
 _MOST_LISTED = 10_000
+_SLOWEST = 2**16
+"""Bytes a second that an upload has on average, after the time that other bodies have for all of theirs."""
 
 
-def file_routes(service: Service) -> list[Route]:
+def file_routes(service: Service, space: Space) -> list[Route]:
     """Routes of files."""
-    views = _FileViews(service)
+    views = _FileViews(service, space)
     return [
         Route("/v1/files", views.create, methods=["POST"]),
         Route("/v1/files", views.listed, methods=["GET"]),
@@ -37,9 +41,10 @@ def file_routes(service: Service) -> list[Route]:
 
 
 class _FileViews:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, space: Space) -> None:
         self._settings = service.settings
-        self._space = Space(service.settings)
+        self._space = space
+        self._slots = Slots(service.settings.max_uploads)
         self.stall_timeout = service.settings.stall_timeout
         self._folder = files_folder(service.settings)
 
@@ -59,21 +64,37 @@ class _FileViews:
         """Take a file; it is there once it is whole. It takes no place of requests that are answered."""
         check_encoding(request.scope)
         try:
-            return JSONResponse((await self._kept(request)).shown())
+            return JSONResponse((await self._uploaded(request)).shown())
         except OSError as error:
             told = f"the file cannot be kept: {error.strerror or error} (--files_dir)"
             raise HttpError(507, told, SERVER, code="storage_failed", headers={"connection": "close"}) from None
 
-    async def _kept(self, request: Request) -> StoredFile:
-        most, limit = await asyncio.to_thread(self._space.for_upload)
-        with self.of(request.scope).new() as new:
-            form = Form(request.headers.get("content-type", ""), new.stream, most, limit)
+    async def _uploaded(self, request: Request) -> StoredFile:
+        """Take a file if there is a slot for its client."""
+        client = client_of(request.scope, has_keys=self._settings.api_key_file is not None)
+        if not self._slots.take(client):
+            raise too_many_uploads(self._settings.max_uploads)
+        try:
+            return await self._kept(request, self.of(request.scope))
+        finally:
+            self._slots.give(client)
+
+    async def _kept(self, request: Request, files: OwnerFiles) -> StoredFile:
+        await asyncio.to_thread(check_count, files)
+        await self._space.look()
+        length = request.headers.get("content-length")
+        with (
+            files.new() as new,
+            self._space.room(new.folder_name, None if length is None else int(length)) as room,
+        ):
+            form = Form(request.headers.get("content-type", ""), new.stream, room.most, room.limit)
             async for piece in self._pieces(request):
                 await asyncio.to_thread(form.feed, piece)
             form.end()
             _check_fields(form.fields)
-            await asyncio.to_thread(self._space.check_uploaded)
-            return await asyncio.to_thread(new.keep, form.filename or "", "batch")
+            kept = await asyncio.to_thread(new.keep, form.filename or "", "batch")
+            self._space.added(await asyncio.to_thread(files.disk_bytes, kept.id))
+            return kept
 
     async def listed(self, request: Request) -> Response:
         """A page of files, the latest first."""
@@ -90,24 +111,33 @@ class _FileViews:
         """Remove a file. A batch that has begun has its own copy."""
         found = await self.found(request)
         try:
-            await asyncio.to_thread(self.of(request.scope).delete, found.id)
+            self._space.removed(await asyncio.to_thread(self.of(request.scope).delete, found.id))
         except FileNotFoundError:  # somebody else has just removed it
             await self.found(request)
         return JSONResponse({"id": found.id, "object": "file", "deleted": True})
 
     async def _pieces(self, request: Request) -> AsyncIterator[bytes]:
-        """The body as it comes; raises HttpError (408) for a client that stops sending, or is gone."""
-        stream = request.stream()
+        """The body as it comes; raises HttpError (408) for a client that stops sending, is too slow, or is gone."""
+        stream, now = request.stream(), asyncio.get_running_loop().time
+        until = now() + self._settings.body_timeout
         while True:
+            within = min(self.stall_timeout, until - now())
             try:
-                async with asyncio.timeout(self.stall_timeout):
+                async with asyncio.timeout(within):
                     piece = await anext(stream)
             except StopAsyncIteration:
                 return
             except (TimeoutError, ClientDisconnect):
-                told = f"nothing came for {self.stall_timeout:g} s (--stall_timeout): the upload is given up"
-                raise HttpError(408, told, code="upload_stalled", headers={"connection": "close"}) from None
+                raise self._too_slow(is_stalled=within == self.stall_timeout) from None
+            until += len(piece) / _SLOWEST
             yield piece
+
+    def _too_slow(self, *, is_stalled: bool) -> HttpError:
+        told, code = f"nothing came for {self.stall_timeout:g} s (--stall_timeout)", "upload_stalled"
+        if not is_stalled:
+            within = f"{self._settings.body_timeout:g} s (--body_timeout) and a second for each {_SLOWEST} bytes of it"
+            told, code = f"the file did not come within {within}", "upload_too_slow"
+        return HttpError(408, f"{told}: the upload is given up", code=code, headers={"connection": "close"})
 
 
 class _Content:

@@ -1,47 +1,120 @@
-"""How much of the disk the files and batches of all owners may take (--max_files_gib)."""
+"""How much of the disk the files and batches of all owners may take (--max_files_gib), and how many files one has.
+
+An upload has the room for its file from its beginning on, so however many come at once, all of them have room.
+"""
 
 from __future__ import annotations
 
-from ..http.errors import HttpError
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..http.errors import BUSY, RETRY_AFTER, HttpError
 from ..settings import ServeConfig
 from .disk import bytes_in
 from .owners import files_folder
+from .store import OwnerFiles
 
+MOST_FILES = 10_000
+"""Files of one owner."""
 _A_BATCH = 3
 """Sizes of its input that a batch takes at least: the job's rows, their answers, and the output file."""
+_FRESH = 10.0
+"""Seconds for which a look at the disk is good. Batches and other servers write without telling."""
+_CLOSE = {"connection": "close"}
+
+
+@dataclass(frozen=True)
+class Room:
+    """What an upload may write."""
+
+    most: int
+    """Bytes of its file."""
+    limit: str
+    """What says so."""
 
 
 class Space:
-    """Each call looks at the disk."""
+    """Of one event loop; only `check_batch` may be called on another thread."""
 
-    def __init__(self, settings: ServeConfig) -> None:
+    def __init__(self, settings: ServeConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._clock = clock
         self._folder = files_folder(settings)
+        self._looking = asyncio.Lock()
+        self._seen_at = -math.inf
+        self._kept = 0
+        """Bytes on the disk, but for uploads that are coming in."""
+        self._added = 0
+        """Bytes of files that were kept since a look began."""
+        self._uploads: dict[str, int] = {}
+        """Bytes that each upload may write, by the name of its folder."""
 
-    def for_upload(self) -> tuple[int, str]:
-        """How large the next file may be, and which flag says so; raises HttpError (400) where nothing more is kept."""
-        left = self._left()
+    async def look(self) -> None:
+        """See what is on the disk, unless somebody has a moment ago."""
+        async with self._looking:
+            if self._clock() - self._seen_at >= _FRESH:
+                self._added = 0
+                found = await asyncio.to_thread(bytes_in, self._folder, self._uploads)
+                self._kept, self._seen_at = found + self._added, self._clock()
+
+    @contextmanager
+    def room(self, folder_name: str, length: int | None) -> Iterator[Room]:
+        """Room for an upload of at most `length` bytes, None if that is not known, into a folder of that name; its own
+        while the block runs. Raises HttpError: 400 where nothing more is kept, 429 where other uploads have the room.
+        """
+        left = self._settings.most_kept - self._kept
         if left <= 0:
             raise self._full("delete some first")
         most = self._settings.most_file_bytes
-        return (most, "--max_file_mib") if most <= left else (left, "what --max_files_gib leaves")
+        limit = "--max_file_mib" if most <= left else "what --max_files_gib leaves"
+        most = min(most, left) if length is None else min(most, left, length)
+        if most > left - sum(self._uploads.values()):
+            raise _later("other uploads have the room that --max_files_gib leaves")
+        self._uploads[folder_name] = most
+        try:
+            yield Room(most, limit)
+        finally:
+            del self._uploads[folder_name]
 
-    def check_uploaded(self) -> None:
-        """Raises HttpError (400) where several uploads together are too much."""
-        if self._left() < 0:
-            raise self._full("delete some first")
+    def added(self, count: int) -> None:
+        """A file of so many bytes is kept."""
+        self._kept += count
+        self._added += count
+
+    def removed(self, count: int) -> None:
+        """So many bytes are not kept any more."""
+        self._kept -= count
 
     def check_batch(self, input_bytes: int) -> None:
         """Raises HttpError (400) where a batch of an input of that size would have no room for what it writes."""
-        if self._left() < _A_BATCH * input_bytes:
+        left = self._settings.most_kept - self._kept - sum([*self._uploads.values()])
+        if left < _A_BATCH * input_bytes:
             takes = f"a batch writes at least {_A_BATCH} times its input's size"
             raise self._full(
                 f"{takes}, {_A_BATCH * input_bytes / 2**20:g} MiB here, and they are not left; delete some files"
             )
 
-    def _left(self) -> int:
-        return self._settings.most_kept - bytes_in(self._folder)
-
     def _full(self, rest: str) -> HttpError:
         told = f"the server keeps {self._settings.max_files_gib:g} GiB of files (--max_files_gib): {rest}"
-        return HttpError(400, told, code="storage_full", headers={"connection": "close"})
+        return HttpError(400, told, code="storage_full", headers=_CLOSE)
+
+
+def check_count(files: OwnerFiles) -> None:
+    """Raises HttpError (400) where an owner has as many files as one may have."""
+    if files.count() >= MOST_FILES:
+        told = f"the server keeps {MOST_FILES} files of one key: delete some first"
+        raise HttpError(400, told, code="too_many_files", headers=_CLOSE)
+
+
+def too_many_uploads(most: int) -> HttpError:
+    """More uploads than the server takes at once."""
+    return _later(f"the server takes {most} uploads at once (--max_uploads)")
+
+
+def _later(told: str) -> HttpError:
+    headers = {**_CLOSE, "retry-after": str(RETRY_AFTER)}
+    return HttpError(429, f"{told}: try again", BUSY, code="too_many_uploads", headers=headers)

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .disk import is_id, new_id, private_folder, read_record, sync_folder
+from .disk import bytes_in, is_id, new_id, private_folder, read_record, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
 _PREFIX = "file-"
@@ -61,11 +61,25 @@ class OwnerFiles:
         """Where the content of a file is."""
         return self._folder / file_id / "content"
 
-    def delete(self, file_id: str) -> None:
-        """Remove a file; whoever reads it goes on."""
+    def count(self) -> int:
+        """How many files there are, those that are being written among them."""
+        return len(os.listdir(self._folder)) if self._folder.is_dir() else 0  # noqa: PTH208 (for speed)
+
+    def disk_bytes(self, file_id: str) -> int:
+        """What the disk has for a file."""
+        return bytes_in(self._folder / file_id)
+
+    def delete(self, file_id: str) -> int:
+        """Remove a file; whoever reads it goes on. Returns the bytes that the disk has back: none where a batch has the
+        content under a name of its own.
+        """
         gone = self._folder / f"{_NEW}{new_id(_PREFIX)}"
         (self._folder / file_id).rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        try:
+            is_shared = (gone / "content").lstat().st_nlink > 1
+            return 0 if is_shared else bytes_in(gone)
+        finally:
+            shutil.rmtree(gone, ignore_errors=True)
 
     def new(self, file_id: str | None = None) -> NewFile:
         """Begin a file, by default under an id of its own."""
@@ -106,6 +120,11 @@ class NewFile:
                 raise
         finally:
             shutil.rmtree(self._beside, ignore_errors=True)
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the folder that has it until it is whole."""
+        return self._beside.name
 
     def keep(self, filename: str, purpose: Purpose) -> StoredFile:
         """Make it a file of the owner's, whole and lasting. One of that id that is there already stays."""

@@ -71,7 +71,7 @@ def compatible(fields: Mapping[str, Any], service: Service) -> GeneratedAnswer:
 
 
 def _tokens(body: GenerateBody, service: Service) -> list[int]:
-    """The tokens, of which the last ones are asked. The beginning of a text that takes seconds to tokenize is left out."""
+    """The tokens, whose last ones are asked for. The beginning of a text that takes seconds to tokenize is left out."""
     if BACKENDS[service.served.backend].takes != "tokens":
         raise InvalidRequest("truncate: the engine takes text, so there are no tokens here")
     tokenizer, size = service.engine.client.tokenizer, service.engine.client.info.max_model_len

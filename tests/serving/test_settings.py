@@ -24,6 +24,7 @@ from millrace.serving.settings import ServeConfig
     [
         {"port": 70000},
         {"max_inflight": 0},
+        {"max_uploads": 0},
         {"max_tokens": 0},
         {"max_body_mib": 0.0},
         {"max_bodies_mib": -1.0},
