@@ -60,12 +60,12 @@ def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -
     assert asyncio.run(run()) == ["many", "single", "many", "many", "many", "last"]
 
 
-def test_the_last_place_is_left_to_a_client_that_has_none() -> None:
+def test_the_last_slot_is_left_to_a_client_that_has_none() -> None:
     async def run() -> list[str]:
-        places, order = Places(3), []
+        slots, order = Slots(3), []
 
         async def use(client: str, may_go_on: asyncio.Event) -> None:
-            async with places.of(client):
+            async with slots.of(client):
                 order.append(client)
                 await may_go_on.wait()
 
@@ -84,13 +84,13 @@ def test_the_last_place_is_left_to_a_client_that_has_none() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 4), st.data())
-def test_whoever_waits_gets_a_place_however_others_stop(clients: list[str], count: int, data: st.DataObject) -> None:
+def test_whoever_waits_gets_a_slot_however_others_stop(clients: list[str], count: int, data: st.DataObject) -> None:
     async def run() -> None:
-        places, inside, ended = Places(count), set[int](), []
+        slots, inside, ended = Slots(count), set[int](), []
         leave = [asyncio.Event() for _ in clients]
 
         async def use(number: int, client: str) -> None:
-            async with places.of(client):
+            async with slots.of(client):
                 inside.add(number)
                 assert len(inside) <= count
                 try:
@@ -112,8 +112,8 @@ def test_whoever_waits_gets_a_place_however_others_stop(clients: list[str], coun
             await asyncio.gather(*tasks, return_exceptions=True)
         assert {*ended} | stopped == {*range(len(clients))}
         async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
-            for client in range(count):  # all places are free again
-                await stack.enter_async_context(places.of(client))
+            for client in range(count):  # all slots are free again
+                await stack.enter_async_context(slots.of(client))
 
     asyncio.run(run())
 
