@@ -37,6 +37,11 @@ MOST_LOGPROBS = 20
 """Alternatives to a token whose log-probabilities can be asked for."""
 MAX_STOPS = 16
 MAX_ANSWERS = 64
+_MAX_WORDS = 1000
+_MAX_CHARACTERS = 2**15
+_MAX_STOP_TOKENS = 1000
+_MAX_IDS = 2**18
+"""Token ids in one list. An engine reads them between two steps: so many take 0.1 s."""
 _MAX_LENGTH = 256
 _MAX_SALT = 256
 _MOST = "2**63 - 1"
@@ -92,6 +97,13 @@ _SALT = Takes(f"at most {_MAX_SALT} characters", lambda text: len(text) <= _MAX_
 _PATH = Takes("at most 4096 characters", lambda text: len(text) <= 4096)
 _UTF8 = Takes("text that can be UTF-8", lambda text: not _SURROGATE.search(text))
 _SOME = Takes("at least one token id", len)
+_FEW_STOPS = Takes(f"at most {MAX_STOPS} strings", lambda texts: len(texts) <= MAX_STOPS)
+_FEW_STOP_TOKENS = Takes(f"at most {_MAX_STOP_TOKENS:,} token ids", lambda ids: len(ids) <= _MAX_STOP_TOKENS)
+_FEW_IDS = Takes(f"at most {_MAX_IDS:,} token ids", lambda ids: len(ids) <= _MAX_IDS)
+_FEW_WORDS = Takes(f"at most {_MAX_WORDS:,} strings", lambda words: len(words) <= _MAX_WORDS)
+_SHORT_WORDS = Takes(
+    f"at most {_MAX_CHARACTERS:,} characters in all", lambda words: sum(map(len, words)) <= _MAX_CHARACTERS
+)
 _IDS = Takes(_TOKEN_IDS, lambda token: 0 <= token < 2**63, each=True)
 _LENGTH = Takes(f"strings of 1 to {_MAX_LENGTH} characters", lambda text: 0 < len(text) <= _MAX_LENGTH, each=True)
 _ALL_UTF8 = Takes("text that can be written as UTF-8", lambda text: not _SURROGATE.search(text), each=True)
@@ -133,12 +145,13 @@ class SamplingParams(
     """Subtracted from the logits of tokens that the output contains, -2 to 2."""
     frequency_penalty: Annotated[float, _PENALTY, Column("f4")] = 0.0
     """Subtracted from the logits of tokens that the output contains, once per occurrence, -2 to 2."""
-    logit_bias: dict[int, float] = {}
+    logit_bias: Annotated[dict[int, float], _FEW_IDS] = {}
     """Token ids and what is added to their logits, -100 to 100."""
-    allowed_token_ids: Annotated[tuple[int, ...] | None, _SOME, _IDS] = None
+    allowed_token_ids: Annotated[tuple[int, ...] | None, _SOME, _FEW_IDS, _IDS] = None
     """Generate only these tokens."""
-    bad_words: Annotated[tuple[str, ...], _LENGTH, _ALL_UTF8, _WORDS] = ()
-    """Never generate these strings, as the model's tokenizer encodes them with and without a space before."""
+    bad_words: Annotated[tuple[str, ...], _FEW_WORDS, _SHORT_WORDS, _LENGTH, _ALL_UTF8, _WORDS] = ()
+    """Never generate these strings (at most 1,000), as the model's tokenizer encodes them with and without a space
+    before."""
     constraint: Constraint | None = None
     """What the output must be: a regular expression, a JSON Schema, any JSON, a grammar or a list of strings."""
     n: Annotated[int, _ANSWERS] = 1
@@ -146,10 +159,10 @@ class SamplingParams(
     seed: Annotated[int | None, _SEED] = None
     """The same seed gives the same random numbers; in float32, except for rounding, also the same tokens whatever else
     is in the batch. Default: derived from the row's own id, else from the request's."""
-    stop: Annotated[tuple[str, ...], _LENGTH, _ALL_UTF8] = ()
+    stop: Annotated[tuple[str, ...], _FEW_STOPS, _LENGTH, _ALL_UTF8] = ()
     """Generation ends at the first of these strings in the output; the text excludes it."""
-    stop_token_ids: Annotated[tuple[int, ...], _IDS] = ()
-    """Generation ends at the first of these tokens; the text excludes it."""
+    stop_token_ids: Annotated[tuple[int, ...], _FEW_STOP_TOKENS, _IDS] = ()
+    """Generation ends at the first of these tokens (at most 1,000); the text excludes it."""
     include_stop_str_in_output: bool = False
     """Include in the text the stop string, or the stop token's text, that ended it."""
     ignore_eos: bool = False
@@ -170,7 +183,6 @@ class SamplingParams(
     """Return the log-probability of each prompt token, and of this many of the likeliest in its place, 0 to 20."""
 
     def __post_init__(self) -> None:
-        _check("stop", len(self.stop), len(self.stop) <= MAX_STOPS, f"at most {MAX_STOPS} strings")
         for name, takes, default in _RANGES:
             value = getattr(self, name)
             if value is default:  # as most are, and each request is checked by every process that it passes

@@ -5,8 +5,10 @@ Knows one request's token ids; the tokenizer only turns bad words into ids.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,14 +31,20 @@ class TokenRules:
     endings: Ints
     """Token ids that are forbidden before `min_tokens` of output."""
     min_tokens: int
-    bad_words: tuple[tuple[int, ...], ...]
-    """Forbidden sequences of token ids."""
+    bad_words: Mapping[tuple[int, ...], list[int]]
+    """Forbidden sequences of token ids: the tokens that may not follow, by the tokens before them."""
 
     def banned(self, output: Ints) -> Ints:
         """The token ids that may not follow these output tokens."""
-        words = [word[-1] for word in self.bad_words if _ends_with(output, word[:-1])]
+        beginnings = [_end(output, length) for length in self._lengths if length <= len(output)]
+        words = [last for beginning in beginnings for last in self.bad_words.get(beginning, ())]
         early = self.endings if len(output) < self.min_tokens else self.endings[:0]
         return np.concatenate([early, np.array(words, np.int32)]) if words else early
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """How many tokens are before the last one of a forbidden sequence."""
+        return sorted({*map(len, self.bad_words)})
 
 
 def token_rules(
@@ -57,7 +65,7 @@ def token_rules(
         allowed=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
         endings=np.array(sorted(token for token in endings if token < vocab_size), np.int32),
         min_tokens=params.min_tokens,
-        bad_words=tuple(word for word in words if max(word) < vocab_size),
+        bad_words=_by_beginning(word for word in words if max(word) < vocab_size),
     )
 
 
@@ -77,5 +85,13 @@ def bad_word_tokens(words: Collection[str], tokenizer: Any) -> tuple[tuple[int, 
     return tuple(dict.fromkeys(word for word in found if word))
 
 
-def _ends_with(output: Ints, beginning: tuple[int, ...]) -> bool:
-    return len(output) >= len(beginning) and tuple(output[len(output) - len(beginning) :].tolist()) == beginning
+def _by_beginning(words: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
+    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for word in words:
+        found[word[:-1]].append(word[-1])
+    return dict(found)
+
+
+def _end(output: Ints, length: int) -> tuple[int, ...]:
+    """The last tokens, so many."""
+    return tuple(output[len(output) - length :].tolist())

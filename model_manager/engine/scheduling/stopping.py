@@ -140,7 +140,7 @@ class StopConditions:
         self.eos = eos
         """The model's end-of-sequence ids, also if they are ignored."""
         self._eos = () if params.ignore_eos else eos
-        self.stop_tokens = params.stop_token_ids
+        self.stop_tokens = frozenset(params.stop_token_ids)
         self._included = params.include_stop_str_in_output
         self._text: StopText | None = None
         if params.stop:

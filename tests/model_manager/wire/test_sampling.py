@@ -151,6 +151,11 @@ INVALID = [
     *((name, 2**63) for name in ("max_tokens", "top_k")),
     *((name, (5, 2**64)) for name in ("stop_token_ids", "allowed_token_ids")),
     ("logit_bias", {2**64: 1.0}),
+    ("bad_words", ("x",) * 1001),
+    ("bad_words", ("x" * 256,) * 129),
+    ("stop_token_ids", (5,) * 1001),
+    ("allowed_token_ids", (5,) * (2**18 + 1)),
+    ("logit_bias", dict.fromkeys(range(2**18 + 1), 1.0)),
 ]
 
 
@@ -202,6 +207,21 @@ WRONG_TYPE = [
 def test_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=rf"^{name}[=:].* ?takes "):
         SamplingParams.parse({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bad_words", ("x",) * 1000),
+        ("bad_words", ("x" * 256,) * 128),
+        ("stop_token_ids", tuple(range(1000))),
+        ("allowed_token_ids", tuple(range(2**18))),
+        ("logit_bias", dict.fromkeys(range(2**18), 1.0)),
+        ("stop", ("x" * 256,) * 16),
+    ],
+)
+def test_a_list_has_as_many_as_it_may(name: str, value: Any) -> None:
+    assert getattr(SamplingParams(**{name: value}), name) == value
 
 
 def test_an_unknown_name_is_listed() -> None:

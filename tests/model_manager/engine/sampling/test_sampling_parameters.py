@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ import numpy.typing as npt
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 import millrace.model_manager.store
@@ -177,6 +180,19 @@ def test_bad_words_are_banned_where_they_would_end() -> None:
     for word in bad_word_tokens(("Mexico City",), tokenizer()):
         assert word[-1] in rules.banned(np.array([3, *word[:-1]], np.int32)).tolist()
         assert word[-1] not in rules.banned(np.array([*word[:-1], 3], np.int32)).tolist()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=12), st.lists(st.integers(0, 3), max_size=5)
+)
+def test_a_token_is_banned_after_the_rest_of_a_forbidden_sequence(words: list[list[int]], output: list[int]) -> None:
+    class Numbers:
+        def encode(self, text: str, **_: object) -> Any:
+            return SimpleNamespace(ids=[] if text[0] == " " else [*map(int, text)])
+
+    rules = token_rules(SamplingParams(bad_words=tuple("".join(map(str, each)) for each in words)), (), 10, Numbers())
+    banned = set() if rules is None else {*rules.banned(np.array(output, np.int32)).tolist()}
+    assert banned == {token for token in range(4) if any([*output, token][-len(word) :] == word for word in words)}
 
 
 @pytest.mark.parametrize(
