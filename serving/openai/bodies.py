@@ -73,7 +73,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Any = msgspec.field()
     """The conversation: objects of role and content, a text or a list of text parts."""
     tools: list[Any] = []
-    """Functions that the answer may call."""
+    """Functions that the answer may call, at most 128."""
     tool_choice: Any = None
     """none, auto (by default, if there are tools), required, or a function by its name."""
     parallel_tool_calls: bool = True

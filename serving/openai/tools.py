@@ -19,6 +19,8 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from ..requests.ids import new_id
 
 Way = Literal["none", "auto", "required", "named"]
+MAX_TOOLS = 128
+"""OpenAI's limit."""
 _BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\S)', re.DOTALL)
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _TEXT = r"TEXT: /[^{](.|\n)*/"
@@ -78,6 +80,8 @@ class Calling:
 
 def calling_of(tools: list[Any], choice: Any) -> Calling:
     """What `tools` and `tool_choice` say; raises InvalidRequest, which names the field."""
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"tools: takes at most {MAX_TOOLS} functions, got {len(tools)}")
     try:
         functions = [tool.function for tool in msgspec.convert(tools, list[Tool])]
     except msgspec.ValidationError as error:
@@ -100,9 +104,11 @@ def calling_of(tools: list[Any], choice: Any) -> Calling:
 
 
 def _check_names(names: Sequence[str]) -> None:
+    seen: set[str] = set()
     for index, name in enumerate(names):
-        if name in names[:index]:
+        if name in seen:
             raise InvalidRequest(f"tools[{index}].function.name={shown(name)}: takes a name that no other tool has")
+        seen.add(name)
 
 
 def _parameters(function: Function) -> dict[str, Any]:

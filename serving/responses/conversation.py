@@ -43,7 +43,7 @@ class ResponsesBody(Body, frozen=True, kw_only=True):
     text: Any = None
     """`format`: text, json_object or json_schema."""
     tools: list[Any] = msgspec.field(default_factory=list)
-    """Functions that the answer may call."""
+    """Functions that the answer may call, at most 128."""
     tool_choice: Any = None
     """none, auto (by default, if there are tools), required, or a function by its name."""
     stream: bool = False

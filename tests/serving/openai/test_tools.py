@@ -69,6 +69,15 @@ def test_a_choice_that_cannot_be_is_refused(tools: list[object], choice: object)
         calling_of(tools, choice)
 
 
+def test_there_are_as_many_tools_as_openai_takes_with_a_name_each() -> None:
+    tools = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(128)]
+    assert len(calling_of(tools, "required").functions) == 128
+    with pytest.raises(InvalidRequest, match=r"^tools: takes at most 128 functions, got 129"):
+        calling_of([*tools, TOOL], "required")
+    with pytest.raises(InvalidRequest, match=r"^tools\[127\]\.function\.name='f0'"):
+        calling_of([*tools[:127], tools[0]], "required")
+
+
 def test_parameters_of_any_depth_are_told_to_be_too_deep() -> None:
     deep: dict[str, object] = {}
     for _ in range(5000):
