@@ -96,6 +96,8 @@ class ChatAnswer(RouteAnswer):
         is_call = self._calling.way != "none" and text.is_call
         if is_call and (rest := text.end(is_cut=output.is_cut)):
             yield _part(index, {"tool_calls": [{"index": 0, "function": {"arguments": rest}}]})
+        if text.nameless:  # as in a whole answer, so that no token is lost
+            yield _part(index, {"content": text.nameless})
         reason = self._reason(output, is_call=is_call and text.name is not None)
         yield {**_part(index, {}), "finish_reason": reason, "stop_reason": output.stop_reason}
 

@@ -162,6 +162,11 @@ class CallText:
         """Whether the text is a call, as far as it is there; with auto any other text is an answer."""
         return not self._is_optional or self._text[:1] == "{"
 
+    @property
+    def nameless(self) -> str:
+        """The text of a call whose name is not there; of any other text nothing."""
+        return self._text if self.is_call and self.name is None else ""
+
     def add(self, text: str) -> str:
         """The next part of the arguments that a further part of the text gives."""
         self._text += text

@@ -104,6 +104,23 @@ def test_a_function_is_called_with_arguments_of_its_schema(server: Server, choic
     assert streamed.message.tool_calls[0].function.arguments == call.function.arguments
 
 
+@pytest.mark.parametrize("max_tokens", [1, 3, 8, 12, 16, 20, 28])
+def test_a_call_that_is_cut_is_the_same_whole_and_streamed(server: Server, max_tokens: int) -> None:
+    asked: Any = {"messages": SAID, "tools": [WEATHER], "tool_choice": "required", "max_tokens": max_tokens, **GREEDY}
+    whole = server.client().chat.completions.create(**asked).choices[0]
+    parts = [part.choices[0] for part in server.client().chat.completions.create(stream=True, **asked)]
+    calls = [call for part in parts for call in part.delta.tool_calls or []]
+    assert "".join(part.delta.content or "" for part in parts) == (whole.message.content or "")
+    assert [each.function.name for each in calls if each.function.name] == [
+        each.function.name for each in whole.message.tool_calls or []
+    ]
+    assert "".join(each.function.arguments or "" for each in calls) == "".join(
+        each.function.arguments for each in whole.message.tool_calls or []
+    )
+    assert parts[-1].finish_reason == whole.finish_reason == "length"
+    assert whole.message.content or whole.message.tool_calls
+
+
 def test_with_auto_an_answer_is_text_or_a_call(server: Server) -> None:
     asked: Any = {"messages": SAID, "tools": [WEATHER, CLOCK], "max_tokens": 40, **GREEDY}
     answer = server.client().chat.completions.create(**asked).choices[0]
