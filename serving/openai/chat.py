@@ -117,6 +117,8 @@ class ChatAnswer(RouteAnswer):
             yield _part(index, {"tool_calls": [{"index": 0, **_call(text, arguments)}]}, logprobs)
         elif arguments:
             yield _part(index, {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, logprobs)
+        elif logprobs is not None:
+            yield _part(index, {}, logprobs)
 
     def _reason(self, output: Output, *, is_call: bool) -> str:
         """A call that is whole ends an answer as OpenAI says: `stop` where it was named, else `tool_calls`."""

@@ -106,6 +106,8 @@ class ResponseEvents:
         self._items: list[dict[str, Any]] = []
         """The items so far; the last one may be open."""
         self._logprobs: list[Any] = []
+        self._untold: list[Any] = []
+        """Log-probabilities of tokens whose text is not there yet; of a call nothing comes of them."""
         self._is_open = False
         self._is_cut = False
 
@@ -117,8 +119,10 @@ class ResponseEvents:
     def of(self, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Events of one part of the answer."""
         delta = choice["delta"]
+        self._untold += (choice.get("logprobs") or {}).get("content") or []
         if delta.get("content"):
-            yield from self._text(delta["content"], (choice.get("logprobs") or {}).get("content") or [])
+            told, self._untold = self._untold, []
+            yield from self._text(delta["content"], told)
         for call in delta.get("tool_calls") or ():
             yield from self._call(call)
         self._is_cut = self._is_cut or choice["finish_reason"] == _CUT

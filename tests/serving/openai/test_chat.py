@@ -121,6 +121,17 @@ def test_a_call_that_is_cut_is_the_same_whole_and_streamed(server: Server, max_t
     assert whole.message.content or whole.message.tool_calls
 
 
+@pytest.mark.parametrize("max_tokens", [3, 80])
+def test_a_streamed_call_has_the_log_probability_of_each_token(server: Server, max_tokens: int) -> None:
+    asked: Any = {"messages": SAID, "tools": [WEATHER], "tool_choice": "required", "max_tokens": max_tokens, **GREEDY}
+    whole = server.client().chat.completions.create(logprobs=True, **asked).choices[0].logprobs
+    parts = server.client().chat.completions.create(logprobs=True, stream=True, **asked)
+    streamed = [each for part in parts if (got := part.choices[0].logprobs) for each in got.content or []]
+    assert whole is not None
+    assert streamed == whole.content
+    assert not any(part.choices[0].logprobs for part in server.client().chat.completions.create(stream=True, **asked))
+
+
 def test_with_auto_an_answer_is_text_or_a_call(server: Server) -> None:
     asked: Any = {"messages": SAID, "tools": [WEATHER, CLOCK], "max_tokens": 40, **GREEDY}
     answer = server.client().chat.completions.create(**asked).choices[0]

@@ -138,6 +138,17 @@ def test_a_function_is_called(server: Server, choice: Any) -> None:
     assert "response.output_text.delta" not in kinds
 
 
+def test_a_call_that_is_cut_before_its_name_is_a_text_whole_and_streamed(server: Server) -> None:
+    asked: dict[str, Any] = {**GREEDY, "input": SAID, "tools": [WEATHER], "tool_choice": "required"}
+    asked |= {"max_output_tokens": 3, "include": ["message.output_text.logprobs"]}
+    (whole,) = server.client().responses.create(**asked).output
+    *_, last = server.client().responses.create(stream=True, **asked)
+    (streamed,) = last.response.output
+    assert (whole.type, streamed.type, last.type) == ("message", "message", "response.incomplete")
+    assert len(whole.content[0].logprobs) == 3
+    assert streamed.content == whole.content
+
+
 def test_log_probabilities_are_given(server: Server) -> None:
     asked: dict[str, Any] = {**GREEDY, "input": SAID, "max_output_tokens": 4, "top_logprobs": 2}
     answer = server.client().responses.create(include=["message.output_text.logprobs"], **asked)
