@@ -48,7 +48,7 @@ class RouteAnswer(ABC):
         self.is_stream = body.stream
         self.ignored = ignored
         options = body.stream_options or StreamOptions()
-        self._gives_usage, self._counts_on = options.include_usage, options.continuous_usage_stats
+        self._gives_usage, self._counts_on = bool(options.include_usage), bool(options.continuous_usage_stats)
         self._generated = 0
         self._common = {"id": new_id(f"{self.prefix}-"), "created": int(time.time()), "model": model}
 

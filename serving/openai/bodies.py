@@ -26,13 +26,13 @@ _HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an answer is streamed."""
+    """How an answer is streamed. Null is false."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
     """Give the usage of the whole request in a last chunk, without choices."""
-    continuous_usage_stats: bool = False
+    continuous_usage_stats: bool | None = None
     """Give the usage so far in every chunk."""
-    include_obfuscation: bool = False
+    include_obfuscation: bool | None = None
     """No effect: chunks are not padded."""
 
 

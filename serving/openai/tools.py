@@ -30,7 +30,7 @@ class Function(msgspec.Struct, frozen=True):
     """A function as OpenAI's tools describe it."""
 
     name: str
-    description: str = ""
+    description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
@@ -68,7 +68,7 @@ class Calling:
     def instruction(self) -> str:
         """What the model is told of the functions."""
         listed = "\n".join(
-            json.dumps({"name": each.name, "description": each.description, "parameters": _parameters(each)})
+            json.dumps({"name": each.name, "description": each.description or "", "parameters": _parameters(each)})
             for each in self.functions
         )
         if self.way == "named":

@@ -116,6 +116,13 @@ def test_each_part_of_a_stream_has_the_usage_so_far_where_it_is_asked_for(server
     assert counts[-1] == 12
 
 
+def test_null_is_as_if_absent_in_the_options_of_a_stream(server: Server) -> None:
+    options: Any = {"include_usage": None, "continuous_usage_stats": None, "include_obfuscation": None}
+    parts = list(server.client().completions.create(prompt=PROMPT, stream=True, stream_options=options, **GREEDY))
+    assert parts[-1].choices[0].finish_reason == "length"
+    assert not any(part.usage for part in parts)
+
+
 @pytest.mark.parametrize(
     "extra",
     [

@@ -78,6 +78,12 @@ def test_there_are_as_many_tools_as_openai_takes_with_a_name_each() -> None:
         calling_of([*tools[:127], tools[0]], "required")
 
 
+def test_null_is_as_if_absent_in_a_function() -> None:
+    given = {"name": "f", "description": None, "parameters": None, "strict": None}
+    found = calling_of([{"type": "function", "function": given}], "required")
+    assert found.instruction() == calling_of([TOOL], "required").instruction()
+
+
 def test_parameters_of_any_depth_are_told_to_be_too_deep() -> None:
     deep: dict[str, object] = {}
     for _ in range(5000):
