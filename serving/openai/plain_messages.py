@@ -68,8 +68,12 @@ def _calls(name: str, made: Any, calls: set[str]) -> list[str]:
     except msgspec.ValidationError:
         raise InvalidRequest(f"{name}: takes a list of {{id, type, function: {{name, arguments}}}}") from None
     calls |= {each.id for each in found}
-    functions = [each.function for each in found]
-    return [f'{{"name": {json.dumps(each.name)}, "arguments": {each.arguments or "{}"}}}' for each in functions]
+    return [_call(each.function) for each in found]
+
+
+def _call(function: _Called) -> str:
+    name = json.dumps(function.name, ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {function.arguments or "{}"}}}'
 
 
 def _instructed(messages: list[dict[str, str]], instruction: str) -> list[dict[str, str]]:

@@ -67,10 +67,7 @@ class Calling:
 
     def instruction(self) -> str:
         """What the model is told of the functions."""
-        listed = "\n".join(
-            json.dumps({"name": each.name, "description": each.description or "", "parameters": _parameters(each)})
-            for each in self.functions
-        )
+        listed = "\n".join(map(_told, self.functions))
         if self.way == "named":
             return f"Answer with the arguments of this function, as JSON:\n{listed}"
         call = '{"name": NAME, "arguments": {…}}'
@@ -109,6 +106,12 @@ def _check_names(names: Sequence[str]) -> None:
         if name in seen:
             raise InvalidRequest(f"tools[{index}].function.name={shown(name)}: takes a name that no other tool has")
         seen.add(name)
+
+
+def _told(function: Function) -> str:
+    """A function as the model is told of it: its letters are as they were sent, not escapes."""
+    told = {"name": function.name, "description": function.description or "", "parameters": _parameters(function)}
+    return json.dumps(told, ensure_ascii=False)
 
 
 def _parameters(function: Function) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.serving.openai.plain_messages import plain_messages
 from millrace.serving.openai.tools import Calling, CallText, Function, calling_of
 
 FUNCTION = Function("f")
@@ -82,6 +83,17 @@ def test_null_is_as_if_absent_in_a_function() -> None:
     given = {"name": "f", "description": None, "parameters": None, "strict": None}
     found = calling_of([{"type": "function", "function": given}], "required")
     assert found.instruction() == calling_of([TOOL], "required").instruction()
+
+
+def test_the_model_is_told_of_functions_in_their_own_letters() -> None:
+    parameters = {"type": "object", "properties": {"città": {"enum": ["Roma", "東京"]}}}
+    function = {"name": "météo", "description": "Le temps qu’il fait, 天気", "parameters": parameters}
+    told = calling_of([{"type": "function", "function": function}], "required").instruction()
+    assert json.loads(told.splitlines()[-1]) == function
+    assert all(word in told for word in ("météo", "qu’il", "天気", "città", "東京"))
+    call = {"id": "1", "type": "function", "function": {"name": "météo", "arguments": "{}"}}
+    (said,) = plain_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert said["content"] == '{"name": "météo", "arguments": {}}'
 
 
 def test_parameters_of_any_depth_are_told_to_be_too_deep() -> None:
