@@ -18,7 +18,7 @@ from .errors import InvalidRequest
 from .json_text import from_text
 from .sampling import SamplingParams, nearest_parameter
 
-_OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs")
+_OTHERWISE = ("max_tokens", "logprobs", "prompt_logprobs", "seed")
 """Parameters that OpenAI's requests have in another form, or not at all."""
 _PLAIN = tuple(name for name in SamplingParams.__struct_fields__ if name not in _OTHERWISE)
 _LENGTHS = ("max_completion_tokens", "max_tokens")
@@ -45,6 +45,8 @@ class BesideSampling(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens to generate, ≥ 1."""
     max_completion_tokens: int | None = None
     """Most tokens to generate, ≥ 1; comes before max_tokens."""
+    seed: int | None = None
+    """The same seed gives the same random numbers, -2**63 to 2**63 - 1; a negative one is that seed plus 2**63."""
     logprobs: bool | int | None = None
     """Give the log-probability of each generated token: true in conversations, which say how many others in
     top_logprobs; in completions so many of the likeliest in its place, 0 to 20."""
@@ -87,7 +89,7 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {
 def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of SamplingParams, not yet checked. Raises InvalidRequest, which begins with the parameter's name."""
     fields = {name: body[name] for name in _PLAIN if body.get(name) is not None}
-    return fields | _max_tokens(body) | _logprobs(body) | _constraint(body)
+    return fields | _max_tokens(body) | _seed(body) | _logprobs(body) | _constraint(body)
 
 
 def check_unsupported(name: str, value: Any) -> None:
@@ -110,6 +112,14 @@ def constraint_name(body: Mapping[str, Any]) -> str | None:
 def _max_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
     values = [body[name] for name in _LENGTHS if body.get(name) is not None]
     return {"max_tokens": values[0]} if values else {}
+
+
+def _seed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Negative seeds are OpenAI's and vLLM's alone: each stands for one of ours."""
+    seed = body.get("seed")
+    if type(seed) is int and -(2**63) <= seed < 0:
+        seed %= 2**63
+    return {} if seed is None else {"seed": seed}
 
 
 def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,17 @@ def test_defaults_are_those_of_openai() -> None:
     assert sampling({"max_tokens": 3, "max_completion_tokens": 4, "temperature": 0}, max_tokens=16).max_tokens == 4
 
 
+@pytest.mark.parametrize(("seed", "ours"), [(7, 7), (-1, 2**63 - 1), (-(2**63), 0), (2**63 - 1, 2**63 - 1)])
+def test_a_seed_is_any_integer_of_64_bits(seed: int, ours: int) -> None:
+    assert sampling({"seed": seed}, max_tokens=5).seed == ours
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, True, -1.5, "-1"])
+def test_a_seed_of_another_kind_is_refused(seed: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^seed="):
+        sampling({"seed": seed}, max_tokens=5)
+
+
 def test_what_was_taken_before_does_not_let_another_type_pass() -> None:
     assert sampling({"n": 1, "top_k": 1}, max_tokens=5) is sampling({"n": 1, "top_k": 1}, max_tokens=5)
     for wrong in (True, 1.0, "1"):
