@@ -29,8 +29,15 @@ def names_of(fields: Mapping[str, Any], route: str) -> dict[str, str]:
         found["max_tokens"] = length
     if fields.get("logprobs") is True and "top_logprobs" in fields:
         found["logprobs"] = "top_logprobs"
-    name = constraint_name(fields) or ("tools" if fields.get("tools") else None)
+    name = constraint_name(fields) or _format_of_text(fields, route) or ("tools" if fields.get("tools") else None)
     return found if name is None else found | {"constraint": name}
+
+
+def _format_of_text(fields: Mapping[str, Any], route: str) -> str | None:
+    """The field by which a response's body says what the answer must be; None where it says nothing."""
+    text = fields.get("text") if route == "/v1/responses" else None
+    asked = text.get("format") if isinstance(text, Mapping) else None
+    return "text.format" if isinstance(asked, Mapping) and asked.get("type") != "text" else None
 
 
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:

@@ -19,6 +19,7 @@ _TEXTS = ("input_text", "output_text", "text")
 _SAME = ("model", "temperature", "top_p", "parallel_tool_calls", "top_logprobs", "user", "metadata", "service_tier")
 """Fields that both bodies have."""
 _IN_MESSAGE = re.compile(r"messages\b(?:\[(\d+)\](\.\w+)?)?")
+_IN_FORMAT = re.compile(r"response_format\b(?:\.json_schema\b)?")
 _LOGPROBS = "message.output_text.logprobs"
 REFUSED = {
     "previous_response_id": "the server keeps no response; send the whole conversation as input",
@@ -90,7 +91,11 @@ def chat_fields(fields: Mapping[str, Any], body: ResponsesBody) -> dict[str, Any
 
 
 def as_sent(error: InvalidRequest, body: ResponsesBody) -> InvalidRequest:
-    """An error about a message of the conversation, as one about the item of the input that it was made of."""
+    """An error about a message of the conversation, as one about the item of the input that it was made of; about its
+    format, as one about `text.format`.
+    """
+    if body.text is not None and (named := _IN_FORMAT.match(str(error))):
+        return InvalidRequest(f"text.format{str(error)[named.end() :]}")
     found = _IN_MESSAGE.match(str(error))
     if found is None:
         return error

@@ -27,6 +27,13 @@ WEATHER: Any = {
 }
 
 
+JSON_OBJECT = {"format": {"type": "json_object"}}
+
+
+def schema_of(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"format": {"type": "json_schema", "name": "a", "schema": schema, **more}}
+
+
 class Town(BaseModel):
     """What is asked for."""
 
@@ -171,7 +178,8 @@ def test_log_probabilities_are_given(server: Server) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]: takes a tool of type function"),
         ({"include": ["file_search_call.results"]}, "include="),
         ({"temperature": 900}, "temperature=900"),
-        ({"text": {"format": {"type": "xml"}}}, "response_format"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format={'type': 'xml'}: takes type text"),
+        ({"text": JSON_OBJECT, "tools": [WEATHER]}, "text.format: takes nothing beside tools"),
         ({"truncation": "x"}, "truncation="),
     ],
 )
@@ -199,6 +207,14 @@ BAD_PART = [{"type": "input_text", "text": 5}]
         ({"input": [{"role": "user", "content": BAD_PART}], "tools": [WEATHER]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "a"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": 5, "name": "f"}]}, "input[0]"),
+        ({"input": "a", "text": schema_of(None)}, "text.format"),
+        ({"input": "a", "text": schema_of({}, more=1)}, "text.format"),
+        ({"input": "a", "text": schema_of({"type": "x"})}, "text.format"),
+        ({"input": "a", "text": schema_of({"$ref": "#/$defs/a"})}, "text.format"),
+        ({"input": "a", "text": schema_of({"type": "x"}), "tools": [WEATHER], "tool_choice": "none"}, "text.format"),
+        ({"input": "a", "tools": [{**WEATHER, "parameters": {"type": "x"}}], "tool_choice": "required"}, "tools"),
+        ({"input": "a", "response_format": {"type": "x"}}, "response_format"),
+        ({"input": "a", "max_output_tokens": 0, "text": JSON_OBJECT}, "max_output_tokens"),
     ],
 )
 def test_errors_name_what_was_sent(server: Server, more: dict[str, Any], param: str) -> None:
