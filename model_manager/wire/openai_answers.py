@@ -7,13 +7,15 @@ https://platform.openai.com/docs/api-reference
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
-from .logprobs import TokenLogprob
+from .logprobs import TokenLogprob, TopLogprob
 from .request import FinishReason
 
 _REASONS = {FinishReason.DEADLINE: FinishReason.LENGTH}
 """OpenAI's word for an answer that was cut, whatever cut it."""
+_PART_OF_CHARACTER = "\ufffd"
 
 
 def reason_word(reason: FinishReason) -> str:
@@ -44,36 +46,42 @@ def choice(
     }
 
 
-def logprobs_of(logprobs: Sequence[TokenLogprob] | None, *, is_chat: bool) -> dict[str, Any] | None:
-    """The log-probabilities of an answer, or of a part of it."""
+def logprobs_of(logprobs: Sequence[TokenLogprob] | None, *, is_chat: bool, offset: int = 0) -> dict[str, Any] | None:
+    """The log-probabilities of an answer, or of a part of it that is `offset` characters behind its beginning."""
     if logprobs is None:
         return None
-    return _of_chat(logprobs) if is_chat else _of_text(logprobs)
+    return _of_chat(logprobs) if is_chat else _of_text(logprobs, offset)
+
+
+def num_characters(logprobs: Sequence[TokenLogprob]) -> int:
+    """The length of the tokens' texts; a part of a character counts as one."""
+    return sum(len(each.token) for each in logprobs)
 
 
 def _of_chat(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
-        "content": [
-            {
-                "token": each.token,
-                "logprob": each.logprob,
-                "bytes": None,
-                "top_logprobs": [
-                    {"token": top.token, "logprob": top.logprob, "bytes": None} for top in each.top_logprobs
-                ],
-            }
-            for each in logprobs
-        ],
+        "content": [{**_token(each), "top_logprobs": [_token(top) for top in each.top_logprobs]} for each in logprobs],
         "refusal": None,
     }
 
 
-def _of_text(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+def _token(token: TopLogprob) -> dict[str, Any]:
+    """A token with the bytes of its text in UTF-8, which those of a part of a character are not."""
+    is_text = _PART_OF_CHARACTER not in token.token
+    return {
+        "token": token.token,
+        "logprob": token.logprob,
+        "bytes": list(token.token.encode()) if is_text else None,
+    }
+
+
+def _of_text(logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    lengths = (len(each.token) for each in logprobs)
     return {
         "tokens": [each.token for each in logprobs],
         "token_logprobs": [each.logprob for each in logprobs],
         "top_logprobs": [_tops(each) for each in logprobs],
-        "text_offset": None,
+        "text_offset": [*accumulate(lengths, initial=offset)][:-1],
     }
 
 

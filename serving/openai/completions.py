@@ -11,7 +11,7 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.openai_answers import choice, logprobs_of, reason_word
+from millrace.model_manager.wire.openai_answers import choice, logprobs_of, num_characters, reason_word
 from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
@@ -71,7 +71,8 @@ class CompletionAnswer(RouteAnswer):
         self._params: SamplingParams = params
         self._echoed: list[str] = echoed
         self._is_echo_alone: bool = is_echo_alone
-        self._begun: set[int] = set()
+        self._offsets: dict[int, int] = {}
+        """Of each choice that has begun, how many characters are before its next token."""
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
         """See RouteAnswer."""
@@ -88,13 +89,15 @@ class CompletionAnswer(RouteAnswer):
 
     def of_delta(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
         """See RouteAnswer."""
-        echo = "" if index in self._begun else self._echo(index)
-        self._begun.add(index)
-        yield _part(index, echo + delta.text, self.logprobs(delta))
+        echo = "" if index in self._offsets else self._echo(index)
+        offset = self._offsets.get(index, len(echo))
+        tokens = None if delta.logprobs is None else delta.logprobs.tokens
+        self._offsets[index] = offset + num_characters(tokens or [])
+        yield _part(index, echo + delta.text, logprobs_of(tokens, is_chat=False, offset=offset))
 
     def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
         """See RouteAnswer."""
-        echo = "" if index in self._begun else self._echo(index)
+        echo = "" if index in self._offsets else self._echo(index)
         last = _part(index, echo, None)
         yield {**last, "finish_reason": reason_word(output.finish_reason), "stop_reason": output.stop_reason}
 
@@ -121,12 +124,12 @@ def _part(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str, A
 
 def _with_prompt(prompt: list[TokenLogprob], tokens: list[TokenLogprob], text: str) -> dict[str, Any]:
     """Log-probabilities of the prompt and its answer; nothing is before the first token, so it has none."""
-    found = logprobs_of([*prompt, *tokens], is_chat=False)
+    first = text[: max(0, len(text) - num_characters([*prompt, *tokens]))]
+    found = logprobs_of([*prompt, *tokens], is_chat=False, offset=len(first))
     assert found is not None, "there are tokens"
-    known = sum(map(len, found["tokens"]))
     return {
-        "tokens": [text[: max(0, len(text) - known)], *found["tokens"]],
+        "tokens": [first, *found["tokens"]],
         "token_logprobs": [None, *found["token_logprobs"]],
         "top_logprobs": [None, *found["top_logprobs"]],
-        "text_offset": None,
+        "text_offset": [0, *found["text_offset"]],
     }

@@ -73,8 +73,9 @@ def test_log_probabilities_come_whole_and_in_parts(server: Server) -> None:
     assert whole.tokens is not None
     assert len(whole.tokens) == 12
     parts = server.client().completions.create(prompt=PROMPT, logprobs=2, stream=True, **GREEDY)
-    tokens = [token for part in parts if (found := part.choices[0].logprobs) for token in found.tokens or []]
-    assert tokens == whole.tokens
+    found = [part.choices[0].logprobs for part in parts if part.choices[0].logprobs]
+    assert [token for each in found for token in each.tokens or []] == whole.tokens
+    assert [offset for each in found for offset in each.text_offset or []] == whole.text_offset
 
 
 def test_the_prompt_is_echoed(server: Server) -> None:
@@ -97,6 +98,20 @@ def test_the_prompt_alone_is_echoed_with_its_log_probabilities(server: Server) -
     assert found is not None
     assert found.tokens == (more.tokens or [])[:-1]
     assert found.token_logprobs == (more.token_logprobs or [])[:-1]
+
+
+def test_offsets_say_where_each_token_is_in_the_text(server: Server) -> None:
+    asked: Any = {"model": MODEL, "temperature": 0, "prompt": PROMPT, "max_tokens": 8, "logprobs": 0}
+    for extra in ({}, {"echo": True}):
+        answer = server.client().completions.create(**asked, **extra).choices[0]
+        found = answer.logprobs
+        assert found is not None
+        pairs = [*zip(found.text_offset or [], found.tokens or [], strict=True)]
+        assert len(pairs) >= 8
+        assert [answer.text[at : at + len(token)] for at, token in pairs] == [token for _, token in pairs]
+    (first, *_) = [part.choices[0] for part in server.client().completions.create(**asked, echo=True, stream=True)]
+    assert first.logprobs is not None
+    assert (first.logprobs.text_offset or [])[:1] == [len(PROMPT)]
 
 
 def test_a_token_is_among_its_own_alternatives(server: Server) -> None:
