@@ -59,6 +59,60 @@ def test_an_answer_is_any_object_of_json(real: Server) -> None:
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
 
+def test_a_bias_of_a_token_chooses_it_or_takes_it_away(real: Server) -> None:
+    said: Any = [{"role": "user", "content": QUESTION}]
+
+    def answered(**more: Any) -> str | None:
+        asked: Any = {"model": MODEL, "messages": said, "temperature": 0, "max_tokens": 1, **more}
+        content: str | None = real.client().chat.completions.create(**asked).choices[0].message.content
+        return content
+
+    plain = answered()
+    first, other = (
+        real.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"][0]
+        for text in (plain, "Rome")
+    )
+    wanted = real.post("/detokenize", {"tokens": [other]}).json()["prompt"]
+    assert answered(logit_bias={str(other): 100}) == wanted != plain
+    assert answered(logit_bias={str(first): -100}) != plain
+
+
+def test_several_answers_to_a_conversation_are_streamed_each_with_its_own_text(real: Server) -> None:
+    said: Any = [{"role": "user", "content": "Tell a story."}]
+    asked: Any = {"model": MODEL, "messages": said, "max_tokens": 9, "temperature": 5, "seed": 1, "n": 2}
+    whole = real.client().chat.completions.create(**asked).choices
+    texts, roles, reasons = ["", ""], [0, 0], ["", ""]
+    for part in real.client().chat.completions.create(stream=True, **asked):
+        for each in part.choices:
+            texts[each.index] += each.delta.content or ""
+            roles[each.index] += each.delta.role == "assistant"
+            reasons[each.index] = each.finish_reason or reasons[each.index]
+    assert texts == [each.message.content for each in whole]
+    assert (roles, reasons) == ([1, 1], [each.finish_reason for each in whole])
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_with_auto_a_stream_is_the_whole_be_it_text_or_a_call(real: Server, is_called: bool) -> None:
+    parameters = {"type": "object", "properties": {"town": {"enum": ["Paris"]}}, "required": ["town"]}
+    tool = {
+        "type": "function",
+        "function": {"name": "weather", "parameters": parameters | {"additionalProperties": False}},
+    }
+    (brace,) = real.post("/tokenize", {"prompt": "{", "add_special_tokens": False}).json()["tokens"]
+    asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+    asked |= {"tools": [tool], "tool_choice": "auto", "logit_bias": {str(brace): 100} if is_called else {}}
+    whole = real.client().chat.completions.create(**asked).choices[0]
+    parts = [part.choices[0] for part in real.client().chat.completions.create(stream=True, **asked)]
+    calls = [call.function for part in parts for call in part.delta.tool_calls or []]
+    called = [call.function for call in whole.message.tool_calls or []]
+    assert [(each.name, json.loads(each.arguments)) for each in called] == [("weather", {"town": "Paris"})] * is_called
+    assert [each.name for each in calls if each.name] == [each.name for each in called]
+    assert "".join(each.arguments or "" for each in calls) == "".join(each.arguments for each in called)
+    assert "".join(part.delta.content or "" for part in parts) == (whole.message.content or "")
+    assert parts[-1].finish_reason == whole.finish_reason == ("tool_calls" if is_called else "stop")
+
+
 def test_two_requests_at_once_are_both_answered_from_one_engine(real: Server) -> None:
     vectors = real.client().embeddings.create(model=MODEL, input=[QUESTION, QUESTION]).data
     assert vectors[0].embedding == pytest.approx(vectors[1].embedding, abs=1e-4)

@@ -155,6 +155,17 @@ def test_constraints_in_each_form_hold(server: Server, extra: dict[str, Any]) ->
     assert len(text.strip('"')) == 3
 
 
+def test_the_first_of_several_stop_strings_ends_an_answer_whole_and_streamed(server: Server) -> None:
+    text = server.client().completions.create(prompt=PROMPT, **GREEDY).choices[0].text
+    early, late = text[len(text) // 3 :][:3], text[2 * len(text) // 3 :][:3]
+    expected = text[: min(text.index(early), text.index(late))]
+    asked: Any = {"prompt": PROMPT, "stop": [late, early], **GREEDY}
+    answer = server.client().completions.create(**asked).choices[0]
+    assert (answer.text, answer.finish_reason) == (expected, "stop")
+    parts = [part.choices[0] for part in server.client().completions.create(stream=True, **asked)]
+    assert ("".join(part.text for part in parts), parts[-1].finish_reason) == (expected, "stop")
+
+
 def test_parameters_of_vllm_are_taken(server: Server) -> None:
     extra: dict[str, Any] = {
         "top_k": 3,
