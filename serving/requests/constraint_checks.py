@@ -18,7 +18,7 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 
 from .constraint_child import HEAD
-from .turns import Slots
+from .turns import FairSemaphore
 
 _CHILDREN = 2
 _MOST_KEPT = 10_000
@@ -31,7 +31,7 @@ class ConstraintChecks:
 
     def __init__(self) -> None:
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()
-        self._slots = Slots(_CHILDREN)
+        self._slots = FairSemaphore(_CHILDREN)
         self._children = [_Child() for _ in range(_CHILDREN)]
         self._own: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 

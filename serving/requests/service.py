@@ -31,7 +31,7 @@ from .adapter_lookups import AdapterLookups
 from .constraint_checks import ConstraintChecks
 from .opening_client import OpeningClient
 from .submitting import Crossing, Submitter
-from .turns import Slots
+from .turns import FairSemaphore
 
 _THREADS = 5
 """Threads that read bodies, apply chat templates and tokenize. The last one that is free is for a client that has none.
@@ -99,7 +99,7 @@ class Service:
         self.submitter = Submitter(engine.cancel)
         self.body_memory = BodyMemory(settings.most_bytes_of_all)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millrace-prepare")
-        self._slots = Slots(_THREADS)
+        self._threads = FairSemaphore(_THREADS)
         self.constraints = ConstraintChecks()
         self.adapters = AdapterLookups(engine.find_adapter, self.crossing)
         self._slots = Slots(settings.max_inflight)
@@ -129,7 +129,7 @@ class Service:
 
     async def beside(self, make: Callable[[], _Made], client: Hashable = None) -> _Made:
         """What a function gives that computes for long, on another thread; clients take turns."""
-        async with self._slots.of(client):
+        async with self._threads.of(client):
             return await asyncio.get_running_loop().run_in_executor(self._pool, make)
 
     async def check_constraint(self, constraint: Constraint | None, client: Hashable) -> None:

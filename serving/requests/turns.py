@@ -35,7 +35,7 @@ class Turns:
         self._served = max(self._served, turn)
 
 
-class Slots:
+class FairSemaphore:
     """Slots for a few at a time, in an event loop; who waits for one gets it in turn. The last slot that is free is
     for a client that has none.
     """

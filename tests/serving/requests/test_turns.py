@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.serving.requests.turns import Slots, Turns
+from millrace.serving.requests.turns import FairSemaphore, Turns
 
 
 def test_a_client_with_one_request_comes_before_the_second_of_one_with_many() -> None:
@@ -38,13 +38,13 @@ def test_of_clients_that_wait_none_is_served_twice_before_another(clients: list[
 
 
 def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -> None:
-    async def use(slots: Slots, client: str, order: list[str], may_go_on: asyncio.Event) -> None:
+    async def use(slots: FairSemaphore, client: str, order: list[str], may_go_on: asyncio.Event) -> None:
         async with slots.of(client):
             order.append(client)
             await may_go_on.wait()
 
     async def run() -> list[str]:
-        slots, may_go_on = Slots(1), asyncio.Event()
+        slots, may_go_on = FairSemaphore(1), asyncio.Event()
         order: list[str] = []
         many = [asyncio.create_task(use(slots, "many", order, may_go_on)) for _ in range(5)]
         await asyncio.sleep(0)
@@ -62,7 +62,7 @@ def test_places_are_given_in_turn_and_a_client_that_stops_waiting_takes_none() -
 
 def test_the_last_slot_is_left_to_a_client_that_has_none() -> None:
     async def run() -> list[str]:
-        slots, order = Slots(3), []
+        slots, order = FairSemaphore(3), []
 
         async def use(client: str, may_go_on: asyncio.Event) -> None:
             async with slots.of(client):
@@ -86,7 +86,7 @@ def test_the_last_slot_is_left_to_a_client_that_has_none() -> None:
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 4), st.data())
 def test_whoever_waits_gets_a_slot_however_others_stop(clients: list[str], count: int, data: st.DataObject) -> None:
     async def run() -> None:
-        slots, inside, ended = Slots(count), set[int](), []
+        slots, inside, ended = FairSemaphore(count), set[int](), []
         leave = [asyncio.Event() for _ in clients]
 
         async def use(number: int, client: str) -> None:
@@ -119,12 +119,12 @@ def test_whoever_waits_gets_a_slot_however_others_stop(clients: list[str], count
 
 
 def test_a_place_that_was_given_to_who_stopped_waiting_is_given_on() -> None:
-    async def use(slots: Slots) -> None:
+    async def use(slots: FairSemaphore) -> None:
         async with slots.of("b"):
             pass
 
     async def run() -> None:
-        slots = Slots(1)
+        slots = FairSemaphore(1)
         async with slots.of("a"):
             waiting = asyncio.create_task(use(slots))
             await asyncio.sleep(0)
