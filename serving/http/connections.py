@@ -118,7 +118,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._cut is None and (self._is_in_head or self._has_rest):
             self._cut_after(HEADERS_WITHIN if self._is_in_head else REST_WITHIN)
         if self._kept > MOST_OF_URL + MOST_OF_HEADERS:
-            self._refuse(_LONG_HEADERS)
+            self._refuse(_LONG_HEADERS if self._is_in_head else _LONG_REST)
 
     @property
     def _has_rest(self) -> bool:
@@ -344,6 +344,12 @@ _FULL = _not_now("the server has as many connections as it can: try again", "too
 _ENDING = _not_now("the server ends, and takes no request", "server_ends")
 _LONG_URL = HttpError(414, f"the path and its query are longer than {MOST_OF_URL} bytes", code="url_too_long")
 _LONG_HEADERS = HttpError(431, f"the headers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
+
+_LONG_REST = HttpError(
+    431,
+    f"trailers, or sizes and extensions of chunks, are longer than {MOST_OF_URL + MOST_OF_HEADERS} bytes",
+    code="headers_too_long",
+)
 
 
 def _encoded(value: bytes) -> HttpError:
