@@ -60,8 +60,10 @@ def _position(place: str) -> Position:
 def _row(position: Position, named_format: str | None) -> str:
     """Imports Beam, which takes seconds, once there is a row to look for."""
     from millrace.transforms.elements.prompt_rows import RowShape
+    from millrace.transforms.files.file_systems import use_surroundings
     from millrace.transforms.reading.positions import find_row
 
+    use_surroundings()
     row = find_row(position, RowShape(), named_format)
     return _text(row, lines=input_format(position.path, named_format) == "text")
 

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, Protocol
 
 from apache_beam.io.filesystems import FileSystems
 
+from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.object_stores import GS, S3, explained
 
 _CHANGED = (404, 409, 412)
 """Status of a write whose condition does not hold: the object is gone, is just written by another, or is another."""
+_NOT_FOUND = 404
 _NOT_IMPLEMENTED = 501
 
 
@@ -45,6 +47,23 @@ class BucketObject(Protocol):
 
     def remove(self, version: str) -> None:
         """If it is still that version."""
+
+
+def check_bucket(path: str) -> None:
+    """Raises StorageError where S3 cannot be reached, and ConfigError where the bucket is not there.
+
+    Beam's client tries for hours what boto3 has given up: without credentials, or where nothing listens. What the
+    credentials may do in the bucket is not asked.
+    """
+    with explained(path, "reached"):
+        client, place = _s3_client(path), _s3_place(path)
+        from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
+
+        try:
+            client.head_bucket(Bucket=place["Bucket"])
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == _NOT_FOUND:
+                raise ConfigError(f"{path}: there is no bucket {place['Bucket']}") from None
 
 
 def bucket_object(path: str) -> BucketObject:
@@ -90,13 +109,11 @@ class _S3Object:
     """In S3; versions are entity tags."""
 
     def __init__(self, path: str) -> None:
-        from apache_beam.io.aws import s3io
+        self._path = path
+        self._client = _s3_client(path)
+        self._place = _s3_place(path)
         from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
 
-        bucket, name = s3io.parse_s3_path(path)
-        self._path = path
-        self._client: Any = s3io.S3IO(options=FileSystems.get_filesystem(path)._options).client.client
-        self._place = {"Bucket": bucket, "Key": name}
         self._error = ClientError
 
     def write(self, content: bytes, over: str) -> str | None:
@@ -121,11 +138,22 @@ class _S3Object:
                 return call(**self._place, **arguments)
             except self._error as error:
                 status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-                if status not in (*_CHANGED, _NOT_IMPLEMENTED):
+                if status not in (*_CHANGED, _NOT_IMPLEMENTED) or error.response["Error"]["Code"] == "NoSuchBucket":
                     raise
         if status == _NOT_IMPLEMENTED:
             raise Unconditional
         return None
+
+
+def _s3_client(path: str) -> Any:
+    from apache_beam.io.aws import s3io  # here: local outputs need neither it nor its import
+
+    return s3io.S3IO(options=FileSystems.get_filesystem(path)._options).client.client
+
+
+def _s3_place(path: str) -> dict[str, str]:
+    bucket, _, name = path.removeprefix(f"{S3}://").partition("/")
+    return {"Bucket": bucket, "Key": name}
 
 
 STORES_WITH_CONDITIONS: dict[str, Callable[[str], BucketObject]] = {GS: _GoogleObject, S3: _S3Object}

@@ -20,10 +20,12 @@ from millrace.transforms.elements.prompt_template import columns_of
 from millrace.transforms.files.file_systems import match
 from millrace.transforms.files.formats import delimiter, input_format
 from millrace.transforms.files.input_files import is_damage, open_input
+from millrace.transforms.files.object_stores import S3
 from millrace.transforms.runners import TRIED, has_checkpoints
 from millrace.transforms.tasks import ScoreSettings
 
 from ..flags.job_options import JobOptions
+from .bucket_objects import check_bucket
 from .loops import check_apart, check_reads_no_output
 from .provenance import check_settings
 from .sources_and_sinks import files_at, files_of, has_files, input_format_of, letters_apart, of_windows, reader, writer
@@ -37,6 +39,9 @@ _SHOWN = 10
 def check(options: JobOptions) -> None:
     """Raises ConfigError for flags that cannot hold, alone or together; then warns of what may be wrong."""
     _check_places(options)
+    for address in (*options.input, options.output, letters_apart(options)):
+        if isinstance(address, Files) and address.scheme == S3:
+            check_bucket(address.path)
     if options.is_stream and options.if_exists == "overwrite":
         raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
     _check_runner(options)

@@ -187,3 +187,31 @@ def test_a_store_without_conditions_is_written_and_told(
     bucket.proxy.inject(Status(501), calls("PUT", ".claim"), ALWAYS)
     with claimed_files("--output", claiming):
         assert "cannot hold a claim" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot be reached: EndpointConnectionError"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "cannot be reached: NoCredentialsError"),
+    ],
+)
+def test_a_store_that_cannot_be_reached_is_told_at_once(
+    bucket: S3Bucket, tmp_path: Path, wrong: dict[str, str], told: str
+) -> None:
+    bucket.surroundings |= wrong | {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": str(tmp_path / "none")}
+    ended = Runs(bucket, tmp_path).run("out/c", "--quiet")
+    assert ended.returncode in (1, 2)
+    assert (told in ended.stderr, ended.stderr.count("\n")) == (True, 1), ended.stderr
+
+
+def test_a_missing_bucket_is_named(runs: Runs, bucket: S3Bucket) -> None:
+    command = job_command("run", f"{bucket.address}/in/*.jsonl", "s3://no-such-bucket/out/c")
+    ended = runs.command(*command[2:], "--backend=fake", "--quiet")
+    assert ended.returncode in (1, 2)
+    assert ended.stderr == "millrace: s3://no-such-bucket/out/c: there is no bucket no-such-bucket\n"
+
+
+def test_show_prints_a_row_of_a_bucket(runs: Runs, bucket: S3Bucket) -> None:
+    shown = runs.command("millrace", "show", f"{bucket.address}/in/rows-0.jsonl@0")
+    assert (shown.returncode, json.loads(shown.stdout)) == (0, ROWS[0])
