@@ -41,9 +41,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """More prompts than the engine holds at once, each of some steps that take their time."""
+    """More prompts than the engine holds at once, each of some steps that take their time.
+
+    Answers are of several lengths: else all that the engine holds would begin together, and have no token yet.
+    """
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
-    rows = ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(PROMPTS))
+    rows = ({"id": f"p{n}", "prompt": f"question {n}", "max_tokens": 10 + n % 20} for n in range(PROMPTS))
     return write_rows(tmp_path / "prompts.jsonl", rows)
 
 
