@@ -7,15 +7,14 @@ https://platform.openai.com/docs/api-reference
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 from .logprobs import TokenLogprob, TopLogprob
 from .request import FinishReason
+from .text_offsets import PART_OF_CHARACTER, text_offsets
 
 _REASONS = {FinishReason.DEADLINE: FinishReason.LENGTH}
 """OpenAI's word for an answer that was cut, whatever cut it."""
-_PART_OF_CHARACTER = "\ufffd"
 
 
 def reason_word(reason: FinishReason) -> str:
@@ -41,24 +40,15 @@ def choice(
     return {
         "index": index,
         **({"message": message} if is_chat else {"text": text}),
-        "logprobs": logprobs_of(logprobs, is_chat=is_chat),
+        "logprobs": chat_logprobs(logprobs) if is_chat else text_logprobs(logprobs, text_offsets(text, logprobs or [])),
         "finish_reason": reason_word(reason),
     }
 
 
-def logprobs_of(logprobs: Sequence[TokenLogprob] | None, *, is_chat: bool, offset: int = 0) -> dict[str, Any] | None:
-    """The log-probabilities of an answer, or of a part of it that is `offset` characters behind its beginning."""
+def chat_logprobs(logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+    """The log-probabilities of an answer in a conversation, or of a part of it."""
     if logprobs is None:
         return None
-    return _of_chat(logprobs) if is_chat else _of_text(logprobs, offset)
-
-
-def num_characters(logprobs: Sequence[TokenLogprob]) -> int:
-    """The length of the tokens' texts; a part of a character counts as one."""
-    return sum(len(each.token) for each in logprobs)
-
-
-def _of_chat(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
         "content": [{**_token(each), "top_logprobs": [_token(top) for top in each.top_logprobs]} for each in logprobs],
         "refusal": None,
@@ -67,7 +57,7 @@ def _of_chat(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 def _token(token: TopLogprob) -> dict[str, Any]:
     """A token with the bytes of its text in UTF-8, which those of a part of a character are not."""
-    is_text = _PART_OF_CHARACTER not in token.token
+    is_text = PART_OF_CHARACTER not in token.token
     return {
         "token": token.token,
         "logprob": token.logprob,
@@ -75,13 +65,15 @@ def _token(token: TopLogprob) -> dict[str, Any]:
     }
 
 
-def _of_text(logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    lengths = (len(each.token) for each in logprobs)
+def text_logprobs(logprobs: Sequence[TokenLogprob] | None, offsets: list[int]) -> dict[str, Any] | None:
+    """The log-probabilities of a text, or of a part of it; `offsets`: where each token begins (text_offsets.py)."""
+    if logprobs is None:
+        return None
     return {
         "tokens": [each.token for each in logprobs],
         "token_logprobs": [each.logprob for each in logprobs],
         "top_logprobs": [_tops(each) for each in logprobs],
-        "text_offset": [*accumulate(lengths, initial=offset)][:-1],
+        "text_offset": offsets,
     }
 
 

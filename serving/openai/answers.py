@@ -10,7 +10,7 @@ from typing import Any
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.wire.openai_answers import logprobs_of, usage
+from millrace.model_manager.wire.openai_answers import usage
 from millrace.model_manager.wire.request import Adapter, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
@@ -40,7 +40,6 @@ class RouteAnswer(ABC):
     """`object` of a whole answer."""
     part_kind = ""
     """`object` of a part of one."""
-    is_chat = False
 
     def __init__(self, body: GenerationBody, model: str, questions: list[Question], ignored: dict[str, str]) -> None:
         """`ignored`: the header that names fields without effect."""
@@ -81,10 +80,6 @@ class RouteAnswer(ABC):
         if not self._gives_usage:
             return []
         return [{**self._common, "object": self.part_kind, "choices": [], "usage": usage_of(ends)}]
-
-    def logprobs(self, delta: Delta) -> dict[str, Any] | None:
-        """The log-probabilities of a part, if they were asked for."""
-        return logprobs_of(None if delta.logprobs is None else delta.logprobs.tokens, is_chat=self.is_chat)
 
     @abstractmethod
     def choice(self, index: int, output: Output) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.model_manager.wire.openai_answers import choice, reason_word
+from millrace.model_manager.wire.openai_answers import chat_logprobs, choice, reason_word
 from millrace.model_manager.wire.request import Output
 
 from ..http.errors import HttpError
@@ -62,7 +62,7 @@ def _with_call(fields: Mapping[str, Any], calling: Calling) -> Mapping[str, Any]
 class ChatAnswer(RouteAnswer):
     """A chat completion."""
 
-    prefix, whole_kind, part_kind, is_chat = "chatcmpl", "chat.completion", "chat.completion.chunk", True
+    prefix, whole_kind, part_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, *given: Any) -> None:
         """`given`: RouteAnswer's arguments, then the functions that may be called."""
@@ -87,7 +87,8 @@ class ChatAnswer(RouteAnswer):
     def of_delta(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
         """See RouteAnswer."""
         yield from self._begun(index)
-        yield from self._said(index, delta.text, self.logprobs(delta))
+        tokens = None if delta.logprobs is None else delta.logprobs.tokens
+        yield from self._said(index, delta.text, chat_logprobs(tokens))
 
     def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
         """See RouteAnswer."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from millrace.model_manager.client.deltas import Delta
+from millrace.model_manager.client.encoding import PromptContent
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import TokenLogprob
-from millrace.model_manager.wire.openai_answers import choice, logprobs_of, num_characters, reason_word
+from millrace.model_manager.wire.openai_answers import choice, reason_word, text_logprobs
 from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
+from millrace.model_manager.wire.text_offsets import TextOffsets, text_offsets
 
 from ..requests.exchanges import End
 from ..requests.service import Service
@@ -38,7 +42,7 @@ def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
         raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
     asked = prompts_of("prompt", body.prompt)
     prompts = [client.encoded(prompt) for prompt in asked]
-    echoed = [_text(prompt, client) for prompt in asked] if body.echo else []
+    echoed = [*map(partial(_echo, client), asked, prompts)] if body.echo else []
     shown = params.logprobs if body.echo else None
     if shown is not None:
         params = msgspec.structs.replace(params, prompt_logprobs=shown)
@@ -49,12 +53,26 @@ def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
         ignored(fields, CompletionBody),
         params,
         echoed,
+        client.tokenizer.decode if params.logprobs is not None and isinstance(prompts[0], list) else None,
         is_echo_alone,
     )
 
 
-def _text(prompt: str | list[int], client: EngineClient) -> str:
-    return prompt if isinstance(prompt, str) else client.tokenizer.decode(prompt)
+@dataclass(frozen=True)
+class Echo:
+    """A prompt as it stands before its answers."""
+
+    text: str
+    first: TokenLogprob | None
+    """Its first token, of no log-probability: nothing is before it. None where the engine takes text."""
+
+
+def _echo(client: EngineClient, prompt: str | list[int], encoded: PromptContent) -> Echo:
+    text = prompt if isinstance(prompt, str) else client.tokenizer.decode(prompt)
+    first = encoded[0] if isinstance(encoded, list) else None
+    if not isinstance(first, int):
+        return Echo(text, None)
+    return Echo(text, TokenLogprob(client.tokenizer.decode([first], skip_special_tokens=False), first, 0.0, []))
 
 
 class CompletionAnswer(RouteAnswer):
@@ -63,16 +81,20 @@ class CompletionAnswer(RouteAnswer):
     prefix, whole_kind, part_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, *given: Any) -> None:
-        """`given`: RouteAnswer's arguments, then the parameters, the prompts' texts if they are to be echoed, and
-        whether the echo is all that is asked for (`max_tokens` of 0).
+        """`given`: RouteAnswer's arguments, then the parameters, the prompts if they are to be echoed, what makes the
+        text of tokens if log-probabilities are asked for, and whether the echo is all that is asked for (`max_tokens`
+        of 0).
         """
-        *common, params, echoed, is_echo_alone = given
+        *common, params, echoed, decode, is_echo_alone = given
         super().__init__(*common)
         self._params: SamplingParams = params
-        self._echoed: list[str] = echoed
+        self._echoed: list[Echo] = echoed
+        self._decode: Callable[..., str] | None = decode
         self._is_echo_alone: bool = is_echo_alone
-        self._offsets: dict[int, int] = {}
-        """Of each choice that has begun, how many characters are before its next token."""
+        self._prompts: dict[int, list[TokenLogprob]] = {}
+        """Of each prompt that is echoed, its tokens but the first; the first of its answers has them."""
+        self._offsets: dict[int, TextOffsets] = {}
+        """Of each streamed choice that has begun, where its next tokens are."""
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
         """See RouteAnswer."""
@@ -80,29 +102,55 @@ class CompletionAnswer(RouteAnswer):
 
     def choice(self, index: int, output: Output) -> dict[str, Any]:
         """See RouteAnswer."""
-        tokens = None if output.logprobs is None else output.logprobs.tokens
-        made = choice(index, self._echo(index) + output.text, output.finish_reason, tokens, is_chat=False)
-        if self._echoed and tokens is not None and output.prompt_logprobs is not None:
-            made["logprobs"] = _with_prompt(output.prompt_logprobs.tokens, tokens, made["text"])
+        made = choice(index, self._echo(index) + output.text, output.finish_reason, None, is_chat=False)
         asked = {} if self._echoed else prompt_logprobs(output)
-        return {**made, "stop_reason": output.stop_reason, **asked}
+        return {**made, "logprobs": self._logprobs(index, output), "stop_reason": output.stop_reason, **asked}
 
     def of_delta(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
-        """See RouteAnswer."""
+        """See RouteAnswer. The log-probabilities of a prompt come with its whole answer, so nothing is before them."""
+        if self._waits_for_prompt:
+            return
         echo = "" if index in self._offsets else self._echo(index)
-        offset = self._offsets.get(index, len(echo))
-        tokens = None if delta.logprobs is None else delta.logprobs.tokens
-        self._offsets[index] = offset + num_characters(tokens or [])
-        yield _part(index, echo + delta.text, logprobs_of(tokens, is_chat=False, offset=offset))
+        offsets = self._offsets.setdefault(index, TextOffsets(self._decode))
+        tokens = [] if delta.logprobs is None else delta.logprobs.tokens
+        yield _part(index, echo + delta.text, _logprobs(*offsets.add(delta.text, tokens)))
 
     def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
         """See RouteAnswer."""
+        if self._waits_for_prompt:
+            yield self.choice(index, output)
+            return
         echo = "" if index in self._offsets else self._echo(index)
-        last = _part(index, echo, None)
+        rest = self._offsets.setdefault(index, TextOffsets(self._decode)).add("", [], is_last=True)
+        last = _part(index, echo, _logprobs(*rest))
         yield {**last, "finish_reason": reason_word(output.finish_reason), "stop_reason": output.stop_reason}
 
+    @property
+    def _waits_for_prompt(self) -> bool:
+        return bool(self._echoed) and self._params.logprobs is not None
+
+    def _logprobs(self, index: int, output: Output) -> dict[str, Any] | None:
+        """Log-probabilities of a whole choice, and of its prompt before it, if it is echoed."""
+        if output.logprobs is None:
+            return None
+        echo, tokens = self._echo(index), output.logprobs.tokens
+        found = text_logprobs(tokens, text_offsets(output.text, tokens, self._decode, len(echo)))
+        prompt = index // self._params.n
+        if output.prompt_logprobs is not None:
+            self._prompts[prompt] = output.prompt_logprobs.tokens
+        before = self._of_prompt(self._echoed[prompt], self._prompts.get(prompt)) if self._echoed else None
+        return _joined(before, found) if before and found else found
+
+    def _of_prompt(self, echo: Echo, others: list[TokenLogprob] | None) -> dict[str, Any] | None:
+        """Log-probabilities of an echoed prompt, whose special tokens may be in its text."""
+        if echo.first is None or others is None or self._decode is None:
+            return None
+        tokens = [echo.first, *others]
+        found = text_logprobs(tokens, text_offsets(echo.text, tokens, partial(self._decode, skip_special_tokens=False)))
+        return found and found | {name: [None, *found[name][1:]] for name in ("token_logprobs", "top_logprobs")}
+
     def _echo(self, index: int) -> str:
-        return self._echoed[index // self._params.n] if self._echoed else ""
+        return self._echoed[index // self._params.n].text if self._echoed else ""
 
 
 def _unanswered(output: Output) -> Output:
@@ -122,14 +170,10 @@ def _part(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str, A
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
 
-def _with_prompt(prompt: list[TokenLogprob], tokens: list[TokenLogprob], text: str) -> dict[str, Any]:
-    """Log-probabilities of the prompt and its answer; nothing is before the first token, so it has none."""
-    first = text[: max(0, len(text) - num_characters([*prompt, *tokens]))]
-    found = logprobs_of([*prompt, *tokens], is_chat=False, offset=len(first))
-    assert found is not None, "there are tokens"
-    return {
-        "tokens": [first, *found["tokens"]],
-        "token_logprobs": [None, *found["token_logprobs"]],
-        "top_logprobs": [None, *found["top_logprobs"]],
-        "text_offset": [0, *found["text_offset"]],
-    }
+def _logprobs(tokens: list[TokenLogprob], offsets: list[int]) -> dict[str, Any] | None:
+    return text_logprobs(tokens or None, offsets)
+
+
+def _joined(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Log-probabilities of two texts that stand one after the other."""
+    return {name: before[name] + found[name] for name in found}

@@ -77,6 +77,67 @@ def test_a_bias_of_a_token_chooses_it_or_takes_it_away(real: Server) -> None:
     assert answered(logit_bias={str(first): -100}) != plain
 
 
+def joined(parts: list[Any], index: int) -> tuple[str, list[Any], list[Any], list[Any]]:
+    """Text, tokens, log-probabilities and offsets of a choice that came in parts."""
+    own = [each for part in parts for each in part.choices if each.index == index]
+    shown = [each.logprobs for each in own if each.logprobs]
+    names = ("tokens", "token_logprobs", "text_offset")
+    tokens, logprobs, offsets = ([each for part in shown for each in getattr(part, name)] for name in names)
+    return "".join(each.text for each in own), tokens, logprobs, offsets
+
+
+def test_an_echo_has_all_tokens_of_its_prompt_whole_and_streamed(real: Server) -> None:
+    asked: Any = {"model": MODEL, "prompt": "hello", "echo": True, "logprobs": 1, "temperature": 0}
+    asked["extra_body"] = {"ignore_eos": True, "min_tokens": 3}
+    alone = real.client().completions.create(max_tokens=0, **asked | {"extra_body": {}})
+    whole = real.client().completions.create(max_tokens=3, **asked)
+    text, tokens, logprobs, offsets = joined([whole], 0)
+    assert joined([alone], 0) == ("hello", tokens[:2], logprobs[:2], offsets[:2])
+    assert (tokens[:2], offsets[:3], logprobs[0]) == (["hel", "lo"], [0, 3, 5], None)
+    assert text.startswith("hello")
+    parts = list(real.client().completions.create(max_tokens=3, stream=True, **asked))
+    streamed = joined(parts, 0)
+    assert (streamed[0], streamed[1], streamed[3]) == (text, tokens, offsets)
+    assert (streamed[2][0], streamed[2][1:]) == (None, pytest.approx(logprobs[1:], abs=1e-4))
+
+
+def test_each_answer_has_the_tokens_of_its_echoed_prompt(real: Server) -> None:
+    prompts = ["hello", "h\u00e9llo \u5929 \U0001f600 \u00e9"]
+    asked: Any = {"model": MODEL, "prompt": prompts, "echo": True, "logprobs": 0, "max_tokens": 2, "n": 2, "seed": 1}
+    asked["extra_body"] = {"ignore_eos": True}
+    whole = real.client().completions.create(**asked)
+    parts = list(real.client().completions.create(stream=True, **asked))
+    for index, prompt in enumerate(("hello", "hello", prompts[1], prompts[1])):
+        text, tokens, _, offsets = joined([whole], index)
+        assert joined(parts, index)[:2] == (text, tokens)
+        assert joined(parts, index)[3] == offsets
+        in_prompt = [token for token, offset in zip(tokens, offsets, strict=True) if offset < len(prompt)]
+        assert in_prompt[0] == tokens[0] == ("hel" if prompt == "hello" else "h")
+        assert len(tokens) == len(in_prompt) + 2
+        assert set(offsets) >= {at for at, letter in enumerate(prompt) if letter in "\u5929\U0001f600"}
+
+
+@pytest.mark.parametrize("more", [{}, {"echo": True}, {"stop": ["e"]}])
+def test_offsets_say_where_each_token_is_whole_and_streamed(real: Server, more: dict[str, Any]) -> None:
+    asked: Any = {"model": MODEL, "prompt": QUESTION, "logprobs": 0, "max_tokens": 60, "temperature": 5, "seed": 3}
+    asked |= {"n": 3, "extra_body": {"ignore_eos": True}, **more}
+    whole = real.client().completions.create(**asked)
+    parts = list(real.client().completions.create(stream=True, **asked))
+    absent, broken = 0, 0
+    for index in range(3):
+        text, tokens, _, offsets = joined([whole], index)
+        streamed = joined(parts, index)
+        assert (streamed[0], streamed[1], streamed[3]) == (text, tokens, offsets)
+        assert offsets == sorted(offsets)
+        assert all(0 <= offset <= len(text) for offset in offsets)
+        for offset, token in zip(offsets, tokens, strict=True):
+            is_part, is_special = "\ufffd" in token, token in ("<s>", "</s>", "<pad>")
+            absent, broken = absent + is_special, broken + is_part
+            end = offset + len(token)
+            assert is_part or is_special or end > len(text) or text[offset:end] == token
+    assert "stop" in more or (absent and broken)
+
+
 def test_several_answers_to_a_conversation_are_streamed_each_with_its_own_text(real: Server) -> None:
     said: Any = [{"role": "user", "content": "Tell a story."}]
     asked: Any = {"model": MODEL, "messages": said, "max_tokens": 9, "temperature": 5, "seed": 1, "n": 2}
