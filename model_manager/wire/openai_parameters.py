@@ -117,7 +117,9 @@ def _max_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
 def _seed(body: Mapping[str, Any]) -> dict[str, Any]:
     """Negative seeds are OpenAI's and vLLM's alone: each stands for one of ours."""
     seed = body.get("seed")
-    if type(seed) is int and -(2**63) <= seed < 0:
+    if type(seed) is int and not -(2**63) <= seed < 2**63:
+        raise InvalidRequest(f"seed={shown(seed)}: takes -2**63 to 2**63 - 1")
+    if type(seed) is int and seed < 0:
         seed %= 2**63
     return {} if seed is None else {"seed": seed}
 
@@ -157,14 +159,14 @@ def _of_format(body: Mapping[str, Any]) -> tuple[str, Any] | None:
         return _FORMAT, {"json_schema": {"type": "object"}}
     if kind == "json_schema":
         return _FORMAT, {"json_schema": _schema(asked)}
-    raise InvalidRequest(f"{_FORMAT}={shown(asked)}: takes type text, json_object, or json_schema with json_schema")
+    raise InvalidRequest(f"{_FORMAT}={shown(asked)}: takes type text, json_object or json_schema")
 
 
 def _schema(asked: dict[str, Any]) -> Any:
     """The schema itself, which OpenAI wraps with a name, a description and whether it is to be strict."""
     named = asked.get("json_schema")
     if not isinstance(named, dict) or named.get("schema") is None:
-        raise InvalidRequest(f"{_FORMAT}.json_schema: takes an object with the schema as its schema")
+        raise InvalidRequest(f"{_FORMAT}.json_schema: takes an object whose member schema is a JSON Schema")
     for name in named.keys() - {"name", "description", "schema", "strict"}:
         raise InvalidRequest(f"{_FORMAT}.json_schema: {shown(name)} is not supported")
     return unwrapped(named)

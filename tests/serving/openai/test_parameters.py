@@ -29,6 +29,12 @@ def test_a_seed_is_any_integer_of_64_bits(seed: int, ours: int) -> None:
     assert sampling({"seed": seed}, max_tokens=5).seed == ours
 
 
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1])
+def test_the_error_of_a_seed_says_the_range_that_is_taken(seed: int) -> None:
+    with pytest.raises(InvalidRequest, match=r"^seed=-?\d+: takes -2\*\*63 to 2\*\*63 - 1$"):
+        sampling({"seed": seed}, max_tokens=5)
+
+
 @pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, True, -1.5, "-1"])
 def test_a_seed_of_another_kind_is_refused(seed: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^seed="):
