@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.model_manager.wire.conversion import shown
 from millrace.model_manager.wire.errors import InvalidRequest
 
 from ..openai.bodies import Body
@@ -112,7 +113,7 @@ def _names(body: ResponsesBody) -> list[dict[str, str]]:
     if isinstance(body.input, str):
         return [*names, {"": "input", ".content": "input"}]
     for index, item in enumerate(body.input):
-        name, kind = f"input[{index}]", item.get("type", "message")
+        name, kind = f"input[{index}]", _kind(item)
         if kind != "reasoning":
             output = {".content": f"{name}.output"} if kind == "function_call_output" else {}
             names.append({"": name, ".tool_calls": name, ".tool_call_id": f"{name}.call_id", **output})
@@ -127,7 +128,7 @@ def _messages(given: Any) -> Iterator[dict[str, Any]]:
         raise InvalidRequest("input: takes a text or a list of items")
     for index, item in enumerate(given):
         name = f"input[{index}]"
-        kind = item.get("type", "message") if isinstance(item, Mapping) else None
+        kind = _kind(item) if isinstance(item, Mapping) else None
         if kind == "message":
             yield {"role": item.get("role"), "content": _content(f"{name}.content", item.get("content"))}
         elif kind == "function_call":
@@ -139,6 +140,12 @@ def _messages(given: Any) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
         elif kind != "reasoning":  # another model's thoughts are no part of this one's conversation
             raise InvalidRequest(f"{name}: takes an item of type message, function_call or function_call_output")
+
+
+def _kind(item: Mapping[str, Any]) -> Any:
+    """The type of an item; one without is a message."""
+    given = item.get("type")
+    return "message" if given is None else given
 
 
 def _content(name: str, given: Any) -> Any:
@@ -173,6 +180,12 @@ def _format(text: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(asked, Mapping):
         raise InvalidRequest("text: takes an object with format")
-    if asked.get("type") != "json_schema":
+    if asked.get("type") not in ("text", "json_object", "json_schema"):
+        raise InvalidRequest(
+            f"text.format={shown(asked)}: takes type text, json_object, or json_schema with name and schema"
+        )
+    if asked["type"] != "json_schema":
         return dict(asked)
+    if asked.get("schema") is None:
+        raise InvalidRequest("text.format: type json_schema takes a JSON Schema in its member schema")
     return {"type": "json_schema", "json_schema": {name: asked[name] for name in asked if name != "type"}}

@@ -77,6 +77,19 @@ def test_items_are_a_conversation(server: Server) -> None:
     assert answer.output_text == chatted(server, messages, max_tokens=6).message.content
 
 
+def test_null_is_as_if_absent_in_a_message(server: Server) -> None:
+    message = {"role": "user", "content": "a"}
+    asked = {**GREEDY, "max_output_tokens": 6}
+    plain, nulls = (
+        server.post("/v1/responses", {**asked, "input": [each]})
+        for each in (message, {"type": None, "id": None, "status": None, **message})
+    )
+    assert nulls.status_code == 200, nulls.text
+    assert nulls.json()["output"][0]["content"] == plain.json()["output"][0]["content"]
+    wrong = server.post("/v1/responses", {**asked, "input": [{"type": None, "role": "user", "content": BAD_PART}]})
+    assert wrong.json()["error"]["param"] == "input[0].content[0]"
+
+
 def test_an_answer_is_of_a_type(server: Server) -> None:
     answer = server.client().responses.parse(input=SAID, text_format=Town, **GREEDY)
     assert isinstance(answer.output_parsed, Town)
@@ -179,6 +192,12 @@ def test_log_probabilities_are_given(server: Server) -> None:
         ({"include": ["file_search_call.results"]}, "include="),
         ({"temperature": 900}, "temperature=900"),
         ({"text": {"format": {"type": "xml"}}}, "text.format={'type': 'xml'}: takes type text"),
+        ({"text": {"format": {}}}, "text.format={}: takes type text, json_object, or json_schema with name and schema"),
+        (
+            {"text": {"format": {"type": "nope"}}},
+            "text.format={'type': 'nope'}: takes type text, json_object, or json_s",
+        ),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format: type json_schema takes a JSON Schema in its mem"),
         ({"text": JSON_OBJECT, "tools": [WEATHER]}, "text.format: takes nothing beside tools"),
         ({"truncation": "x"}, "truncation="),
     ],
