@@ -19,7 +19,7 @@ from millrace.model_manager.wire.backends import BACKENDS
 
 from ..flags.job_flags import make_parser
 from ..flags.machines import GPUS
-from ..flags.parser import positive_seconds, seconds
+from ..flags.parser import NUMBER_TYPES
 from ..flags.task_commands import TASKS
 
 _LEFT_OUT = ("help", "dry_run", "quiet", "verbose", "report", "prices")
@@ -134,7 +134,7 @@ def _values(action: argparse.Action) -> str:
         return f"({'|'.join(map(str, action.choices))})"
     if action.dest in _TEXT:
         return _TEXT[action.dest]
-    if action.type in (int, float, seconds, positive_seconds):
+    if action.type in NUMBER_TYPES:
         one = _INTEGER if action.type is int else _NUMBER
         return f"{one}( {one})*" if action.nargs else one
     if action.nargs:

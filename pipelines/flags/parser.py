@@ -41,6 +41,10 @@ def positive_seconds(text: str) -> float:
     return float(text)
 
 
+NUMBER_TYPES = (int, float, seconds, positive_seconds)
+"""The types of flags that take a number."""
+
+
 class FlagParser(argparse.ArgumentParser):
     """Raises ConfigError where argparse prints its usage and exits.
 

@@ -56,14 +56,14 @@ def check_bucket(path: str) -> None:
     credentials may do in the bucket is not asked.
     """
     with explained(path, "reached"):
-        client, place = _s3_client(path), _s3_place(path)
+        client, bucket = _s3_client(path), _s3_place(path)["Bucket"]
         from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
 
         try:
-            client.head_bucket(Bucket=place["Bucket"])
+            client.head_bucket(Bucket=bucket)
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] == _NOT_FOUND:
-                raise ConfigError(f"{path}: there is no bucket {place['Bucket']}") from None
+                raise ConfigError(f"{path}: there is no bucket {bucket}") from None
 
 
 def bucket_object(path: str) -> BucketObject:
@@ -152,7 +152,9 @@ def _s3_client(path: str) -> Any:
 
 
 def _s3_place(path: str) -> dict[str, str]:
-    bucket, _, name = path.removeprefix(f"{S3}://").partition("/")
+    from apache_beam.io.aws import s3io
+
+    bucket, name = s3io.parse_s3_path(path)
     return {"Bucket": bucket, "Key": name}
 
 

@@ -39,9 +39,7 @@ _SHOWN = 10
 def check(options: JobOptions) -> None:
     """Raises ConfigError for flags that cannot hold, alone or together; then warns of what may be wrong."""
     _check_places(options)
-    for address in (*options.input, options.output, letters_apart(options)):
-        if isinstance(address, Files) and address.scheme == S3:
-            check_bucket(address.path)
+    _check_buckets(options)
     if options.is_stream and options.if_exists == "overwrite":
         raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
     _check_runner(options)
@@ -161,6 +159,14 @@ def check_checkpoints(options: JobOptions) -> None:
             "--checkpointing_interval is missing: Flink acknowledges messages with each checkpoint, and makes none by "
             "default; takes milliseconds, such as 10000"
         )
+
+
+def _check_buckets(options: JobOptions) -> None:
+    """Ask for each bucket once, by the first address that is in it."""
+    addresses = (*options.input, options.output, letters_apart(options))
+    paths = [each.path for each in addresses if isinstance(each, Files) and each.scheme == S3]
+    for path in {path.split("/")[2]: path for path in reversed(paths)}.values():
+        check_bucket(path)
 
 
 def _check_folders(options: JobOptions) -> None:

@@ -92,9 +92,9 @@ class CompletionAnswer(RouteAnswer):
         self._decode: Callable[..., str] | None = decode
         self._is_echo_alone: bool = is_echo_alone
         self._prompts: dict[int, list[TokenLogprob]] = {}
-        """Of each prompt that is echoed, its tokens but the first; the first of its answers has them."""
+        """The tokens of each echoed prompt, without its first one. The first answer of the prompt brings them."""
         self._offsets: dict[int, TextOffsets] = {}
-        """Of each streamed choice that has begun, where its next tokens are."""
+        """Where the next tokens of each streamed choice are, once the choice has begun."""
 
     def whole(self, ends: Sequence[End]) -> dict[str, Any]:
         """See RouteAnswer."""
@@ -112,8 +112,11 @@ class CompletionAnswer(RouteAnswer):
             return
         echo = "" if index in self._offsets else self._echo(index)
         offsets = self._offsets.setdefault(index, TextOffsets(self._decode))
-        tokens = [] if delta.logprobs is None else delta.logprobs.tokens
-        yield _part(index, echo + delta.text, _logprobs(*offsets.add(delta.text, tokens)))
+        logprobs = None
+        if self._params.logprobs is not None:  # else no token needs the text to be kept
+            tokens = [] if delta.logprobs is None else delta.logprobs.tokens
+            logprobs = _logprobs(*offsets.add(delta.text, tokens))
+        yield _part(index, echo + delta.text, logprobs)
 
     def of_end(self, index: int, output: Output) -> Iterator[dict[str, Any]]:
         """See RouteAnswer."""
