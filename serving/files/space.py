@@ -38,7 +38,7 @@ class Room:
 
 
 class Space:
-    """Of one event loop; only `check_batch` may be called on another thread."""
+    """Belongs to one event loop. Another thread may call `check_batch` alone."""
 
     def __init__(self, settings: ServeConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings

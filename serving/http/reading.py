@@ -34,7 +34,7 @@ class BodyMemory:
         self._most = most
         self._used = 0
         self.free = Slots(FREE_BODIES)
-        """Of bodies that are waited for, those whose first bytes count nothing."""
+        """The bodies that are waited for and whose first bytes count nothing."""
 
     def body(self, client: Hashable) -> Incoming:
         """A client's body that is about to be read; its memory counts until it is closed."""

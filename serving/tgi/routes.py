@@ -22,7 +22,7 @@ from .answer import GeneratedAnswer
 from .bodies import GenerateBody, ignored, names_of, read_body
 
 _MOST_PROMPTS = 2
-"""Of a longer text that is truncated, as many of the longest prompts are tokenized."""
+"""A longer text that is truncated: so many times the longest prompt's length is tokenized."""
 _TYPES = {422: "validation", 429: "overloaded", 424: "generation"}
 
 

@@ -195,7 +195,7 @@ def test_log_probabilities_are_given(server: Server) -> None:
         ({"text": {"format": {}}}, "text.format={}: takes type text, json_object, or json_schema with name and schema"),
         (
             {"text": {"format": {"type": "nope"}}},
-            "text.format={'type': 'nope'}: takes type text, json_object, or json_s",
+            "text.format={'type': 'nope'}: takes type text, json_object, or json_schema with name and schema",
         ),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format: type json_schema takes a JSON Schema in its mem"),
         ({"text": JSON_OBJECT, "tools": [WEATHER]}, "text.format: takes nothing beside tools"),
