@@ -113,6 +113,31 @@ def ended_by_second_interrupt(said: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def interrupt_held(said: str) -> Iterator[None]:
+    """Within, the first Ctrl-C or SIGTERM is answered by this sentence, and interrupts after the block; the next one
+    interrupts at once. In the main thread only.
+    """
+    held: list[int] = []
+
+    def on_signal(number: int, _: object) -> None:
+        restore()
+        held.append(number)
+        _log.warning(said)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        restore()
+    for number in held:
+        signal.raise_signal(number)
+
+
 def end_signal() -> threading.Event:
     """The event that Ctrl-C and SIGTERM set from now on, for a command that serves until then; in the main thread."""
     ended = threading.Event()

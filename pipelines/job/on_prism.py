@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from rich.console import Console
 
 from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.beam_metrics import tallied
+from millrace.transforms.streams.readers import give_back_uncommitted
 
-from ..edge import STOPPED, interruptible
+from ..edge import STOPPED, interrupt_held, interruptible
 from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import clear_temporary, drain_file, drains
 from ..runners.prism import OwnPrism
@@ -30,6 +32,7 @@ from .watching import watched
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
 """Seconds that workers have to release their resources."""
+_ENDS_ONCE_SUBMITTED = "ending as soon as Prism has the job; a second Ctrl-C ends it now"
 _log = logging.getLogger(__name__)
 
 
@@ -42,16 +45,25 @@ def run_on_prism(options: JobOptions, built: Callable[[Any], beam.Pipeline], con
             options.source,
         )
     drain_file(options).unlink(missing_ok=True)  # of the job that this one resumes, if it was killed as it drained
-    with contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
+    with _nothing_kept(), contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
         pipeline = built(prism)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=STOPPED)
         lines: list[str] = []
         with ends, _printed(lines, console), watched(options, console), tallied() as counts:
-            result = pipeline.run()
-            with _ended_at_interruption(result, options, counts, lines):
-                result.wait_until_finish()
+            submitted = _Submitted()
+            with _ended_at_interruption(submitted, options, counts, lines):
+                with interrupt_held(_ENDS_ONCE_SUBMITTED):  # Prism may have the job, and it read, before `run` returns
+                    submitted.result = pipeline.run()
+                submitted.result.wait_until_finish()
     return 0
+
+
+@dataclass
+class _Submitted:
+    """The job, once Prism has it."""
+
+    result: Any = None
 
 
 @contextlib.contextmanager
@@ -65,7 +77,9 @@ def _printed(lines: list[str], console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str], lines: list[str]) -> Iterator[None]:
+def _ended_at_interruption(
+    submitted: _Submitted, options: JobOptions, counts: Counter[str], lines: list[str]
+) -> Iterator[None]:
     """End the job on Ctrl-C, and add a summary of its results so far to `lines`.
 
     The summary is made of `counts`, or, if the workers are other processes, of the runner's metrics.
@@ -73,13 +87,15 @@ def _ended_at_interruption(result: Any, options: JobOptions, counts: Counter[str
     try:
         yield
     except KeyboardInterrupt:
+        if (result := submitted.result) is None:
+            raise
         with contextlib.suppress(KeyboardInterrupt):
             if drains(options):
                 _drain(result, drain_file(options))
         at_the_stop = outcome_so_far(counts.copy())
         with contextlib.suppress(Exception):  # the job is to end, whatever error cancelling gives
             result.cancel()
-            _wait_for_workers()
+        _wait_for_workers()
         with contextlib.suppress(Exception):  # as above
             outcome = at_the_stop if at_the_stop.rows_read else outcome_of(result)
             if not options.quiet and (counts_of_rows := count_lines(outcome)):
@@ -101,6 +117,16 @@ def _drain(result: Any, file: Path) -> None:
         _log.warning("Prism is gone, and with it what was read and not written yet: %s", error)
     finally:
         file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """However the block ends, and Prism with it: others get at once what was read and is not answered."""
+    try:
+        yield
+    finally:
+        _wait_for_workers()
+        give_back_uncommitted()
 
 
 def _wait_for_workers() -> None:

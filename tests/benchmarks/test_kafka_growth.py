@@ -58,12 +58,13 @@ def test_a_topic_is_answered_and_each_message_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kafka_growth, "_FIRST_MARK", 10)
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")  # else all may be answered between two looks
     kept = tmp_path / "growth-kafka.json"
-    monkeypatch.setattr(sys, "argv", ["kafka_growth", "--messages", "300", "--results", str(kept)])
+    monkeypatch.setattr(sys, "argv", ["kafka_growth", "--messages", "3000", "--results", str(kept)])
     main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures == json.loads(kept.read_text())
-    assert (figures["messages"], figures["unanswered"], figures["doubled"]) == (300, 0, 0)
-    assert figures["stretches"][-1]["messages"] == 300
+    assert (figures["messages"], figures["unanswered"], figures["doubled"]) == (3000, 0, 0)
+    assert figures["stretches"][-1]["messages"] == 3000
     assert all(mb > 0 for mb in figures["stretches"][-1]["mb"].values())
     assert set(figures["stretches"][-1]["mb"]) == {"launcher", "prism", "manager", "engine"}

@@ -5,6 +5,7 @@ source ─► its readers, each with where it begins ─► redistribute ─► 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from .broker_messages import AddressT, BrokerMessage, ConnectedDoFn, ConnectionT
 from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
 
 _listeners: list[Callable[[], None]] = []
+_set_up: list[weakref.ref[ReaderDoFn[Any, Any]]] = []
 
 
 @contextmanager
@@ -38,6 +40,13 @@ def tell_reading() -> None:
     """A reader begins to read."""
     for call in tuple(_listeners):
         call()
+
+
+def give_back_uncommitted() -> None:
+    """Have this process's readers give back what they hold, at the end of a job whose runner may not have told them."""
+    for reference in tuple(_set_up):
+        if (reader := reference()) is not None:
+            reader.give_back()
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -87,7 +96,11 @@ class ReaderDoFn(ConnectedDoFn[AddressT, ConnectionT]):
 
     def setup(self) -> None:
         super().setup()
+        _set_up.append(weakref.ref(self))
         tell_reading()
+
+    def give_back(self) -> None:
+        """Give back what is read and not committed, if the broker leases it. A bundle may be running still."""
 
     @beam.DoFn.unbounded_per_element()
     def process(

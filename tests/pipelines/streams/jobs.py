@@ -20,9 +20,13 @@ def stream(
 ) -> AbstractContextManager[subprocess.Popen[str]]:
     """A command in a process of its own; killed with -9 at the end, if it is still there."""
     arguments = job_command(command, source, output)
-    quick = ["--backend=fake", "--linger=0.5", "--orphan_grace=0.5", f"--prism_location={prism()}"]
     short = ["--max_tokens=4"] if command == "run" else []
-    return started([*arguments, *quick, *short, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return started([*arguments, *quick_flags(), *short, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def quick_flags() -> list[str]:
+    """An engine without a model, which ends with its job, on a Prism that is built already."""
+    return ["--backend=fake", "--linger=0.5", "--orphan_grace=0.5", f"--prism_location={prism()}"]
 
 
 def interrupted(job: subprocess.Popen[str], by: signal.Signals = signal.SIGINT) -> str:

@@ -1,14 +1,39 @@
 """A subscription, or a topic, of Pub/Sub's as input, and a topic as output."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.pipelines.streams.jobs import interrupted, nothing_is_left, rows, stream
+from tests.job_commands import job_command, started
+from tests.pipelines.streams.jobs import WITHIN, interrupted, nothing_is_left, quick_flags, rows, stream
 from tests.servers.kafka import until
 from tests.servers.pubsub import PubSub
+
+_TOLD_LATE = """
+import sys, time
+from pathlib import Path
+from apache_beam.runners.portability import portable_runner
+from millrace.pipelines.cli import main
+
+run = portable_runner.JobServiceHandle.run
+
+def told_late(self, preparation_id):
+    answer = run(self, preparation_id)
+    while not Path(sys.argv[0]).exists():
+        time.sleep(0.05)
+    return answer
+
+portable_runner.JobServiceHandle.run = told_late
+sys.argv = sys.argv[1:]
+main()
+"""
+"""The command, which hears that its job was submitted only when there is a file, its first argument."""
 
 pytestmark = [pytest.mark.runners, pytest.mark.slow]
 
@@ -83,5 +108,48 @@ def test_what_a_stopped_job_had_in_hand_is_there_for_the_next_at_once(
     with stream(f"pubsub:{source}", f"pubsub:{answers}", "--max_tokens=1000") as job:
         until(lambda: server.counts(prompts)["delivered"] == 8)
         interrupted(job)
+    assert len(server.received(source, 8, seconds=60)) == 8
+    nothing_is_left(runtime)
+
+
+@pytest.mark.parametrize("impatient", [False, True], ids=["once", "twice"])
+def test_what_a_job_has_read_before_it_hears_that_it_was_submitted_is_given_back_at_ctrl_c(
+    server: PubSub, runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: bool
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1")
+    prompts, answers, told = server.topic(), server.topic(), tmp_path / "told"
+    source = server.subscription(prompts)
+    server.send(prompts, rows(range(8)))
+    _, _, _, *words = job_command("run", f"pubsub:{source}", f"pubsub:{answers}")
+    command = [sys.executable, "-c", _TOLD_LATE, str(told), *words, *quick_flags(), "--max_tokens=1000"]
+    with started(command, stderr=subprocess.PIPE) as job:
+        until(lambda: server.counts(prompts)["delivered"] == 8)
+        job.send_signal(signal.SIGINT)
+        assert job.stderr is not None
+        assert any("ending as soon as Prism has the job" in line for line in job.stderr)
+        if impatient:
+            job.send_signal(signal.SIGINT)
+        else:
+            told.touch()
+        _, shown = job.communicate(timeout=WITHIN)
+        assert job.returncode == 130, shown
+    assert len(server.received(source, 8, seconds=60)) == 8
+    nothing_is_left(runtime)
+
+
+def test_what_a_job_had_in_hand_is_given_back_when_its_prism_dies(
+    server: PubSub, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1")
+    prompts, answers = server.topic(), server.topic()
+    source = server.subscription(prompts)
+    server.send(prompts, rows(range(8)))
+    with stream(f"pubsub:{source}", f"pubsub:{answers}", "--max_tokens=1000") as job:
+        until(lambda: server.counts(prompts)["delivered"] == 8)
+        below = psutil.Process(job.pid).children(recursive=True)
+        (its_prism,) = (each for each in below if each.name() == "prism")
+        its_prism.kill()
+        _, told = job.communicate(timeout=WITHIN)
+    assert job.returncode == 1, told
     assert len(server.received(source, 8, seconds=60)) == 8
     nothing_is_left(runtime)

@@ -130,10 +130,10 @@ class _Read(ReaderDoFn[PubSubAddress, Subscription]):
         return Subscription(self._address, late=self._late)
 
     def setup(self) -> None:
-        super().setup()
         self._lock = threading.Lock()
         self._uncommitted: set[str] = set()
-        self._torn_down = False
+        self._gives_back = False
+        super().setup()
 
     def read(self, _reader: Reader, turn: ReadingTurn, tracker: PositionTracker, times: StreamTime) -> ReadSteps:
         seen, taken = self._connection.finals.seen(), list[str]()
@@ -154,16 +154,19 @@ class _Read(ReaderDoFn[PubSubAddress, Subscription]):
         return partial(self._committed, seen, taken) if taken or seen or self._connection.owes else None
 
     def teardown(self) -> None:
-        """Whatever was not committed by now will not be: others may have it at once. A bundle may be running still."""
+        """Whatever was not committed by now will not be: others may have it at once."""
+        self.give_back()
+
+    def give_back(self) -> None:
         with self._lock:
-            self._torn_down = True
-            uncommitted = list(self._uncommitted)
+            self._gives_back = True
+            uncommitted, self._uncommitted = self._uncommitted, set()
         self._connection.give_back(uncommitted)
 
     def _take(self, ids: list[str]) -> bool:
         with self._lock:
             self._uncommitted.update(ids)
-            return not self._torn_down
+            return not self._gives_back
 
     def _batches(self, turn: ReadingTurn) -> Iterator[list[Any]]:
         """Messages until the turn is over or there are no more; waits a moment for the first."""
