@@ -54,6 +54,10 @@ class StepResult:
             self.failures.append(answer)
 
 
+class LoadInterrupted(Exception):
+    """Something ended or stopped a load that another process may well complete: the manager starts that process."""
+
+
 class Engine(Protocol):
     """Continuous batching: `add` queues a request; each `step` runs one batch and returns the answers that it ended."""
 

@@ -26,7 +26,14 @@ from ..store.revisions import check_revision
 from ..wire.backends import BACKENDS
 from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
-from ..wire.engine_messages import EngineFailed, EngineReady, ManagerToEngine, StartEngine, StepReport
+from ..wire.engine_messages import (
+    LOAD_INTERRUPTED,
+    EngineFailed,
+    EngineReady,
+    ManagerToEngine,
+    StartEngine,
+    StepReport,
+)
 from ..wire.errors import (
     ErrorInfo,
     InvalidRequest,
@@ -43,7 +50,7 @@ from ..wire.machine import is_shortage, shortage
 from ..wire.messages import Cancel, Submit
 from ..wire.request import Failure, Output, Request
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
-from .interface import Engine, StepResult
+from .interface import Engine, LoadInterrupted, StepResult
 from .manager_link import MALFORMED_INPUT, ManagerLink
 from .this_process import die_with_parent
 
@@ -87,6 +94,9 @@ def run(start: StartEngine, link: ManagerLink) -> int:
     try:
         with link.working():
             engine = load_engine(start)
+    except LoadInterrupted as interruption:
+        log.error("ends: %s", interruption)
+        return LOAD_INTERRUPTED
     except Exception as error:
         log.exception("ends: %s is not loaded", start.config.model)
         link.send(EngineFailed(_told(error)))

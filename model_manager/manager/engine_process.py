@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.engine_messages import (
+    LOAD_INTERRUPTED,
     EngineFailed,
     EngineMessage,
     EngineReady,
@@ -197,7 +198,7 @@ class EngineProcess:
         code = self._process.returncode or 0
         if code < 0:
             return Death(f"it was ended by {signal_name(-code)}{last}")
-        return Death(f"it exited with code {code}{last}", load_failed=not self._loaded)
+        return Death(f"it exited with code {code}{last}", load_failed=not self._loaded and code != LOAD_INTERRUPTED)
 
     async def _reap(self) -> None:
         while self._process.poll() is None:

@@ -17,6 +17,9 @@ from .messages import Cancel, Message, Submit
 from .request import Failure, NewText, Output
 from .status import EngineStats, ModelInfo
 
+LOAD_INTERRUPTED = 4
+"""Exit status of an engine that has loaded no model, and whose successor may well load it."""
+
 
 class StartEngine(Message, frozen=True):
     """First message to an engine: load this model."""

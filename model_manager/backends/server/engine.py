@@ -3,8 +3,9 @@
     inference process ── pipe ──► guard ──► server and its processes
             └──────────────── HTTP on the loopback ─────────┘
 
-The server dies or hangs: this process ends, and the manager starts another, as after any death of an engine. This
-process ends: the guard ends the server.
+The server dies or hangs: this process ends, and the manager starts another, as after any death of an engine. A server
+that ends by itself before it was ready fails the job: another start would fail too. This process ends: the guard ends
+the server.
 """
 
 from __future__ import annotations
@@ -13,26 +14,42 @@ from pathlib import Path
 
 import msgspec
 
+from ...engine.interface import LoadInterrupted
 from ...wire.config import ModelConfig
 from ...wire.endpoint_options import EndpointOptions
+from ...wire.errors import ModelLoadFailed
 from ...wire.server_options import parse
 from ..endpoint.engine import EndpointEngine, connect
 from .process import ServerProcess, free_port, leave
 
 
 def load(config: ModelConfig, folder: Path) -> EndpointEngine:
-    """An engine whose server is started and healthy; raises ConfigError, or ModelError if it does not come up."""
+    """An engine whose server is started and healthy; raises ConfigError, ModelError if it does not come up, or
+    LoadInterrupted if it is killed or hangs before all is ready.
+    """
     options, connection = parse(config.backend_options)
     port = options.port or free_port()
     command = options.arguments(config.model, port, config.tensor_parallel)
     server = ServerProcess(command, port, options.health_route)
     try:
-        server.wait_until_healthy()
+        server.wait_until_healthy(options.hang_timeout)
         served = msgspec.structs.replace(config, model=options.served_model or config.model)
-        engine = connect(served, folder, EndpointOptions.parse(connection | {"urls": server.url}))
+        asked = EndpointOptions.parse(connection | {"urls": server.url})
+        engine = _connected(server, served, folder, asked, options.hang_timeout)
     except BaseException:
         server.close()
         raise
     engine.info = msgspec.structs.replace(engine.info, name=config.model, device=options.preset or "server")
     server.watch(options.hang_timeout, leave)
     return engine
+
+
+def _connected(
+    server: ServerProcess, config: ModelConfig, folder: Path, options: EndpointOptions, hang_timeout: float
+) -> EndpointEngine:
+    try:
+        return connect(config, folder, options)
+    except ModelLoadFailed:
+        if (reason := server.silence(hang_timeout)) is None:
+            raise
+        raise LoadInterrupted(reason) from None

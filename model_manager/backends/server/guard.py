@@ -24,6 +24,8 @@ GRACE = 3.0
 """Seconds that the server has to end when asked, before it is killed."""
 NOT_STARTED = 127
 """Exit status if the command cannot be run."""
+SIGNALLED = 128
+"""Above it, the exit status says which signal ended the server."""
 _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables of our Python; the server may run in another."""
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
@@ -63,7 +65,7 @@ def _prepare() -> None:
 def _follow(server: subprocess.Popen[bytes], folder: str) -> None:
     status = server.wait()
     _end(server.pid, folder)
-    os._exit(status if status >= 0 else 128 - status)
+    os._exit(status if status >= 0 else SIGNALLED - status)
 
 
 def _end(group: int, folder: str) -> None:

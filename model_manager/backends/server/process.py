@@ -20,8 +20,10 @@ from collections.abc import Callable, Sequence
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from ...wire.errors import ModelLoadFailed
-from .guard import GRACE, NOT_STARTED
+from ...engine.interface import LoadInterrupted
+from ...wire.errors import ModelLoadFailed, signal_name
+from .guard import GRACE, NOT_STARTED, SIGNALLED
+from .signs import SignsOfLife
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,8 @@ _GUARD = ("-P", "-m", "millrace.model_manager.backends.server.guard")
 _LINES = 20
 _LAST_LINES_WITHIN = 1.0
 """Seconds after the server's end for its last lines to be read; a process that it left may keep its output open."""
+_ANSWER_WITHIN = 5.0
+"""Seconds that a server has for one answer while it starts; then it is asked again."""
 _POLL = 0.2
 """Seconds between two questions to a server that starts."""
 _LOOKS = int(4 * GRACE / _POLL)
@@ -63,18 +67,25 @@ class ServerProcess:
         """Process id of the guard."""
         return self._guard.pid
 
-    def wait_until_healthy(self) -> None:
-        """Returns when the health route answers 200; raises ModelLoadFailed if the server ends before.
+    def wait_until_healthy(self, hang_timeout: float) -> None:
+        """Returns when the health route answers 200. Raises ModelLoadFailed if the server ends before; LoadInterrupted
+        if it is killed, or gives no sign of life for `hang_timeout` seconds.
 
-        How long that may take is the manager's setting `load_timeout`.
+        How long the server may take to load its model is the manager's setting `load_timeout`.
         """
+        signs = SignsOfLife(self._guard.pid, hang_timeout)
         while True:
             if (status := self._guard.poll()) is not None:
-                self._reader.join(_LAST_LINES_WITHIN)
-                if status == NOT_STARTED:
-                    raise ModelLoadFailed(f"the server did not start: {self._last()}; command takes a program on PATH")
-                raise ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
-            answer = self.healthy(timeout=5.0)
+                raise self._early_end(status)
+            answer, is_silent = None, False
+            try:
+                answer = self._ask(min(_ANSWER_WITHIN, hang_timeout))
+            except TimeoutError:
+                is_silent = True
+            except (OSError, http.client.HTTPException):
+                pass
+            if (missing := signs.missing(is_silent=is_silent)) is not None:
+                raise LoadInterrupted(f"the server hangs before it is ready: {missing}")
             if answer == http.HTTPStatus.OK and self._guard.poll() is None:
                 self._check_listener()
                 return
@@ -83,6 +94,18 @@ class ServerProcess:
                     f"the server answers {answer} at {self._health}: the option health names its route"
                 )
             time.sleep(_POLL)
+
+    def _early_end(self, status: int) -> Exception:
+        """The error of a server that has ended before it was ready."""
+        self._reader.join(_LAST_LINES_WITHIN)
+        if status == NOT_STARTED:
+            return ModelLoadFailed(f"the server did not start: {self._last()}; command takes a program on PATH")
+        if status < 0:
+            return LoadInterrupted(f"the server's guard was ended by {signal_name(-status)}")
+        if status > SIGNALLED:
+            by = signal_name(status - SIGNALLED)
+            return LoadInterrupted(f"the server was ended by {by} before it was ready: {self._last()}")
+        return ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
 
     def _check_listener(self) -> None:
         """Raises ModelLoadFailed if what answers is known to be another program, which took the port first."""
@@ -94,14 +117,32 @@ class ServerProcess:
 
     def healthy(self, timeout: float) -> int | None:
         """The status of the health route; None if there is no answer."""
+        try:
+            return self._ask(timeout)
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def _ask(self, timeout: float) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
         try:
             connection.request("GET", self._health)
             return connection.getresponse().status
-        except (OSError, http.client.HTTPException):
-            return None
         finally:
             connection.close()
+
+    def silence(self, hang_timeout: float) -> str | None:
+        """Why a server that was ready answers nothing any more, after at most so many seconds; None if it answers."""
+        if (status := self._guard.poll()) is not None:
+            return self._end(status)
+        if self.healthy(hang_timeout) is not None:
+            return None
+        if (status := self._guard.poll()) is not None:
+            return self._end(status)
+        return f"the server's {self._health} gives no answer within {hang_timeout:g} s"
+
+    def _end(self, status: int) -> str:
+        self._reader.join(_LAST_LINES_WITHIN)
+        return f"the server ended with status {status}: {self._last()}"
 
     def watch(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
         """Start to watch the server. `leave` gets the reason when it ends, or hangs for `hang_timeout` seconds."""
@@ -112,14 +153,13 @@ class ServerProcess:
         status = self._guard.wait()
         _end_session(self._guard.pid)
         shutil.rmtree(self._folder, ignore_errors=True)  # as the guard does, unless it was killed
-        self._reader.join(_LAST_LINES_WITHIN)
-        leave(f"the server ended with status {status}: {self._last()}")
+        leave(self._end(status))
 
     def _await_hang(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
         while self._guard.poll() is None:
             time.sleep(hang_timeout / 4)
-            if self.healthy(hang_timeout) is None and self._guard.poll() is None:
-                leave(f"the server's {self._health} gives no answer within {hang_timeout:g} s")
+            if (reason := self.silence(hang_timeout)) is not None and self._guard.poll() is None:
+                leave(reason)
 
     def close(self) -> None:
         """End the server and all that it has started."""

@@ -2,7 +2,8 @@
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
 process ids, its PYTHONPATH, the path of a temporary file that it leaves, a line for each start, and one for each
-prompt. The prompts `die` and `hang` do that at the first time.
+prompt. The prompts `die` and `hang` do that at the first time. The file `strike` there, with a moment and a signal's
+number, has the next server send itself that signal then: at its `start`, or as it is asked for a route.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main(port: int, folder: Path) -> None:
     (folder / "left").write_text(tempfile.mkstemp()[1])
     with (folder / "starts").open("a") as starts:
         starts.write("start\n")
+    strike(folder, "start")
     once = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}
 
     def behaves(prompt: str, _tries: int) -> Any:
@@ -42,15 +44,32 @@ def main(port: int, folder: Path) -> None:
             (folder / prompt).touch()
             os.kill(os.getpid(), once[prompt])
 
+    @web.middleware
+    async def struck(request: web.Request, handler: Any) -> web.StreamResponse:
+        strike(folder, request.path)
+        found: web.StreamResponse = await handler(request)
+        return found
+
     async def serve() -> None:
         server = StandIn()
         server.behaves = behaves
-        runner = web.AppRunner(server.app(), access_log=None)
+        app = server.app()
+        app.middlewares.append(struck)
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()
         await asyncio.Event().wait()
 
     asyncio.run(serve())
+
+
+def strike(folder: Path, moment: str) -> None:
+    """Obey the file `strike`, once."""
+    path = folder / "strike"
+    if path.exists() and path.read_text().split()[0] == moment:
+        number = int(path.read_text().split()[1])
+        path.unlink()
+        os.kill(os.getpid(), number)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from millrace.model_manager.backends.server import process
 from millrace.model_manager.backends.server.engine import load
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.engine.interface import LoadInterrupted
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -33,9 +34,13 @@ ROOT = Path(__file__).parents[3]
 SHELL = f"""sh -c 'PYTHONPATH="$PYTHONPATH:{ROOT}" exec "$@"' sh"""
 
 
+def program(folder: Path) -> str:
+    """The command of the stand-in server."""
+    return f"{SHELL} {sys.executable} -m tests.model_manager.backends.stand_in_main {{port}} {folder}"
+
+
 def opened(machine: Machine, folder: Path, **options: Any) -> EngineClient:
-    program = f"{SHELL} {sys.executable} -m tests.model_manager.backends.stand_in_main {{port}} {folder}"
-    options = {"command": program} | options
+    options = {"command": program(folder)} | options
     return machine.open(command=MANAGER_COMMAND, model="m", backend="server", backend_options=options)
 
 
@@ -95,6 +100,44 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_no_row_is_lost(
     restarts = machine.model_status().restarts
     assert restarts == 1 if fault == "die" else restarts >= 1
     assert starts(tmp_path) == 1 + restarts
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "said"),
+    [
+        ("start", signal.SIGSTOP, r"hangs before it is ready: its process \d+ is stopped for 1 s"),
+        ("/health", signal.SIGSTOP, r"hangs before it is ready: its process \d+ is stopped for 1 s"),
+        ("/v1/models", signal.SIGSTOP, "/health gives no answer within 1 s"),
+        ("start", signal.SIGKILL, "was ended by SIGKILL before it was ready"),
+        ("/health", signal.SIGKILL, "was ended by SIGKILL before it was ready"),
+        ("/v1/models", signal.SIGKILL, "ended with status 137|gives no answer"),  # its guard may not be done
+    ],
+)
+def test_a_server_that_is_stopped_or_killed_before_all_is_ready_ends_that_load_alone(
+    tmp_path: Path, moment: str, number: signal.Signals, said: str
+) -> None:
+    (tmp_path / "strike").write_text(f"{moment} {number}")
+    options: dict[str, Any] = {"command": program(tmp_path), "hang_timeout": 1, "connect_timeout": 2, "retries": 0}
+    config = ModelConfig(model="m", backend="server", backend_options=options)
+    with pytest.raises(LoadInterrupted, match=said):
+        load(config, tmp_path)
+    expect_gone(*pids(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_load_that_was_interrupted_is_begun_again_at_the_first_start_and_at_a_later_one(
+    machine: Machine, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "strike").write_text(f"/health {number}")
+    client = opened(machine, tmp_path, hang_timeout=4)
+    expect_answers(client, ["before"])
+    restarts = machine.model_status().restarts
+    assert restarts >= 1
+    (tmp_path / "strike").write_text(f"/health {number}" if number == signal.SIGKILL else f"start {number}")
+    kill(machine.engine_pid())
+    expect_answers(client, ["after"])
+    assert not (tmp_path / "strike").exists()
+    assert machine.model_status().restarts >= restarts + 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
