@@ -31,6 +31,8 @@ _GUARD = ("-P", "-m", "millrace.model_manager.backends.server.guard")
 _LINES = 20
 _LAST_LINES_WITHIN = 1.0
 """Seconds after the server's end for its last lines to be read; a process that it left may keep its output open."""
+_END_WITHIN = 4 * GRACE
+"""Seconds for the guard to end a server that hangs; one that the kernel does not end is left behind after that."""
 _ANSWER_WITHIN = 5.0
 """Seconds that a server has for one answer while it starts; then it is asked again."""
 _POLL = 0.2
@@ -59,6 +61,8 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self._hung = ""
+        """Why the server is being ended, if it hangs."""
         self._reader = threading.Thread(target=self._read, name="server output", daemon=True)
         self._reader.start()
 
@@ -153,12 +157,18 @@ class ServerProcess:
         status = self._guard.wait()
         _end_session(self._guard.pid)
         shutil.rmtree(self._folder, ignore_errors=True)  # as the guard does, unless it was killed
-        leave(self._end(status))
+        leave(self._hung or self._end(status))
 
     def _await_hang(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
+        """The server is ended first: its successor needs what it holds, such as memory and ports."""
+        assert self._guard.stdin is not None
         while self._guard.poll() is None:
             time.sleep(hang_timeout / 4)
             if (reason := self.silence(hang_timeout)) is not None and self._guard.poll() is None:
+                self._hung = reason
+                self._guard.stdin.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._guard.wait(_END_WITHIN)
                 leave(reason)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """A server as a program: `python -m tests.model_manager.backends.stand_in_main PORT FOLDER`.
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
-process ids, its PYTHONPATH, the path of a temporary file that it leaves, a line for each start, and one for each
-prompt. The prompts `die` and `hang` do that at the first time. The file `strike` there, with a moment and a signal's
+process ids (and `overlap` if those that stood there still run), its PYTHONPATH, the path of a temporary file that it
+leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The file `strike` there, with a moment and a signal's
 number, has the next server send itself that signal then: at its `start`, or as it is asked for a route.
 """
 
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 from aiohttp import web
 
 from tests.model_manager.backends.stand_in_server import StandIn
@@ -30,6 +31,8 @@ def main(port: int, folder: Path) -> None:
         sys.exit("no such model: it was refused")
     (folder / "path").write_text(os.environ["PYTHONPATH"])
     child = subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
+    if (folder / "pids").exists() and any(runs(int(pid)) for pid in (folder / "pids").read_text().split()):
+        (folder / "overlap").touch()
     (folder / "pids").write_text(f"{os.getpid()} {child.pid}")
     (folder / "left").write_text(tempfile.mkstemp()[1])
     with (folder / "starts").open("a") as starts:
@@ -61,6 +64,14 @@ def main(port: int, folder: Path) -> None:
         await asyncio.Event().wait()
 
     asyncio.run(serve())
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and not about to be forgotten."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def strike(folder: Path, moment: str) -> None:

@@ -23,6 +23,7 @@ from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, Mode
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import parse
 from millrace.model_manager.wire.server_presets import PRESETS
+from tests.model_manager.backends.stand_in_main import runs
 from tests.model_manager.backends.stand_in_server import text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
 from tests.servers.http_threads import JsonHandler, running
@@ -69,13 +70,6 @@ def expect_gone(*gone: int) -> None:
     eventually(lambda: not any(runs(pid) for pid in gone), "the end of the server's processes")
 
 
-def runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def test_a_server_is_started_for_the_job_and_ended_with_it(machine: Machine, tmp_path: Path) -> None:
     client = opened(machine, tmp_path)
     expect_answers(client, [f"row {index}" for index in range(100)])
@@ -100,6 +94,7 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_no_row_is_lost(
     restarts = machine.model_status().restarts
     assert restarts == 1 if fault == "die" else restarts >= 1
     assert starts(tmp_path) == 1 + restarts
+    assert not (tmp_path / "overlap").exists(), "the former server still ran, with all that it holds"
 
 
 @pytest.mark.parametrize(
