@@ -105,16 +105,22 @@ def serve_config(folder: Path, port: int) -> Path:
 
 
 @pytest.fixture
-def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where Ray keeps its files, whose paths must be short; it goes afterwards."""
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", folder)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short, as those of sockets must be (108 bytes); it goes afterwards."""
+    folder = tempfile.mkdtemp(prefix="test", dir="/tmp")
     try:
         yield Path(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Path:
+    """Where Ray keeps its files."""
+    monkeypatch.setenv("RAY_TMPDIR", str(short_folder))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return short_folder
 
 
 @contextlib.contextmanager

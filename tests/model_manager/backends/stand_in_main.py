@@ -2,8 +2,9 @@
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
 process ids (and `overlap` if those that stood there still run), its PYTHONPATH, the path of a temporary file that it
-leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The file `strike` there, with a moment and a signal's
-number, has the next server send itself that signal then: at its `start`, or as it is asked for a route.
+leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The file
+`strike` there, with a moment and a signal's number, has the next server send itself that signal then: at its `start`,
+or as it is asked for a route.
 """
 
 from __future__ import annotations

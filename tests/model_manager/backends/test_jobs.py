@@ -27,6 +27,7 @@ from tests.model_manager.backends.real_servers import (
     python_of,
     ray_folder,
     serve_config,
+    short_folder,
 )
 from tests.model_manager.backends.scenarios import PATIENCE
 from tests.pipelines.job.job_processes import all_at_once, engines_of, ids, nothing_is_left
@@ -45,7 +46,7 @@ FLAGS = {
 SERVERS = ("llama-server", "triton", "ray")
 T = TypeVar("T")
 
-__all__ = ["ray_folder"]
+__all__ = ["ray_folder", "short_folder"]
 
 pytestmark = pytest.mark.engines
 

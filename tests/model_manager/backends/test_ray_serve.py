@@ -22,12 +22,13 @@ from tests.model_manager.backends.real_servers import (
     ray_folder,
     remote,
     serve_config,
+    short_folder,
 )
 from tests.model_manager.manager.machine import Machine, machine
 from tests.servers.processes import free_port
 from tests.waiting import eventually
 
-__all__ = ["family", "machine", "ray_folder"]
+__all__ = ["family", "machine", "ray_folder", "short_folder"]
 
 pytestmark = pytest.mark.engines
 

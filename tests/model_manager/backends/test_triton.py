@@ -26,12 +26,13 @@ from tests.model_manager.backends.real_servers import (
     main_process,
     python_of,
     remote,
+    short_folder,
 )
 from tests.model_manager.manager.machine import Machine, machine
 from tests.servers.processes import free_port
 from tests.waiting import eventually
 
-__all__ = ["family", "machine"]
+__all__ = ["family", "machine", "short_folder"]
 
 pytestmark = pytest.mark.engines
 
@@ -87,8 +88,8 @@ class Triton:
 
 
 @pytest.fixture
-def triton(family: Family, tmp_path: Path) -> Iterator[Triton]:
-    found = Triton(tmp_path)
+def triton(family: Family, short_folder: Path) -> Iterator[Triton]:
+    found = Triton(short_folder)
     with remote(found.command, found.health, found.log):
         yield found
         family.kill()
@@ -118,17 +119,17 @@ def test_rows_with_parameters_of_their_own_are_answered(triton: Triton) -> None:
 
 @pytest.mark.parametrize(("scheme", "dialect"), DIALECTS[1:])
 def test_a_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
-    family: Family, tmp_path: Path, scheme: str, dialect: str
+    family: Family, short_folder: Path, scheme: str, dialect: str
 ) -> None:
-    triton, held = Triton(tmp_path), [f"held {number} of them" for number in range(8)]
+    triton, held = Triton(short_folder), [f"held {number} of them" for number in range(8)]
     with contextlib.ExitStack() as servers:
         servers.enter_context(remote(triton.command, triton.health, triton.log))
         with engine_for(triton.url(scheme), dialect=dialect, retries=1, down_timeout=PATIENCE) as engine:
             for prompt in held:
                 engine.add(asked(prompt, max_tokens=2))
-            eventually((tmp_path / "held").exists, "a request that is held")
+            eventually((short_folder / "held").exists, "a request that is held")
             family.kill()
-            (tmp_path / "release").touch()
+            (short_folder / "release").touch()
             servers.enter_context(remote(triton.command, triton.health, triton.log))
             assert {key: text(each) for key, each in drained(engine).items()} == {key: counted(key, 2) for key in held}
         with engine_for(triton.url(scheme), dialect=dialect, retries=1, down_timeout=1) as engine:
@@ -139,19 +140,19 @@ def test_a_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
 
 @pytest.mark.parametrize("dialect", ["triton", "kserve"])
 def test_a_triton_of_ours_that_is_killed_in_mid_job_is_started_again(
-    family: Family, machine: Machine, tmp_path: Path, dialect: str
+    family: Family, machine: Machine, short_folder: Path, dialect: str
 ) -> None:
     grpc_port, program = str(free_port()), str(PROGRAMS / "triton.py")
-    command = shlex.join([*python_of("pytriton"), program, "{port}", grpc_port, str(tmp_path)])
+    command = shlex.join([*python_of("pytriton"), program, "{port}", grpc_port, str(short_folder)])
     options = {"preset": "triton", "served_model": "m", "command": command, "health": READY, "dialect": dialect}
     client = machine.open(command=MANAGER_COMMAND, model="m", backend="server", backend_options=options)
     prompts = ROWS | {f"held {number} of them": 2 for number in range(8)}
     expect_answers_over_a_death(
         client,
         prompts,
-        held=(tmp_path / "held").exists,
+        held=(short_folder / "held").exists,
         server=lambda: main_process(family, program),
-        release=tmp_path / "release",
+        release=short_folder / "release",
     )
     assert machine.model_status().restarts == 1
     client.close()
