@@ -12,8 +12,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from ..http.errors import HttpError
 
-_MOST_OF_FIELDS = 2**16
-"""Bytes of all fields and headers together."""
+MOST_BESIDE_FILE = 2**16
+"""Bytes of a form but for its file: fields, headers, boundaries."""
 _SHOWN = 200
 """Characters of a file's name that are kept."""
 
@@ -31,8 +31,8 @@ class Form:
         self.filename: str | None = None
         """Name of the file; None until there is one."""
         self._target = target
-        self._room, self._limit = most, f"{most / 2**20:g} MiB ({limit})"
-        self._others = _MOST_OF_FIELDS
+        self._room, self._too_large = most, too_large(most, limit)
+        self._others = MOST_BESIDE_FILE
         self._headers: dict[bytes, bytes] = {}
         self._header = [b"", b""]
         self._name = ""
@@ -42,10 +42,13 @@ class Form:
 
     def feed(self, data: bytes) -> None:
         """The next piece of the body."""
+        self._others -= len(data)
         try:
             self._parser.write(data)
         except FormParserError as error:
             raise _wrong(f"the form cannot be read: {error}") from None
+        if self._others < 0:
+            raise _wrong(f"the form has more than {MOST_BESIDE_FILE} bytes beside its file")
 
     def end(self) -> None:
         """The body has ended."""
@@ -74,7 +77,6 @@ class Form:
         self._headers, self._header, self._value = {}, [b"", b""], b""
 
     def _on_header(self, index: int, data: bytes) -> None:
-        self._count(data)
         self._header[index] += data
 
     def _on_header_end(self) -> None:
@@ -91,18 +93,12 @@ class Form:
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._name != "file":
-            self._count(data[start:end])
             self._value += data[start:end]
             return
         self._room -= end - start
+        self._others += end - start
         if self._room < 0:
-            raise HttpError(
-                413,
-                f"the file is larger than {self._limit}",
-                param="file",
-                code="file_too_large",
-                headers={"connection": "close"},
-            )
+            raise self._too_large
         self._target.write(memoryview(data)[start:end])
 
     def _on_part_end(self) -> None:
@@ -112,10 +108,11 @@ class Form:
     def _on_end(self) -> None:
         self._is_whole = True
 
-    def _count(self, data: bytes) -> None:
-        self._others -= len(data)
-        if self._others < 0:
-            raise _wrong(f"the form's fields beside the file are longer than {_MOST_OF_FIELDS} bytes")
+
+def too_large(most: int, limit: str) -> HttpError:
+    """A file of more than `most` bytes; `limit` names what set that bound."""
+    said, headers = f"the file is larger than {most / 2**20:g} MiB ({limit})", {"connection": "close"}
+    return HttpError(413, said, param="file", code="file_too_large", headers=headers)
 
 
 def _wrong(message: str) -> HttpError:

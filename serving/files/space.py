@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..http.errors import BUSY, RETRY_AFTER, HttpError
 from ..settings import ServeConfig
 from .disk import bytes_in
+from .form import MOST_BESIDE_FILE, too_large
 from .owners import files_folder
 from .store import OwnerFiles
 
@@ -63,15 +64,20 @@ class Space:
 
     @contextmanager
     def room(self, folder_name: str, length: int | None) -> Iterator[Room]:
-        """Room for an upload of at most `length` bytes, None if that is not known, into a folder of that name; its own
-        while the block runs. Raises HttpError: 400 where nothing more is kept, 429 where other uploads have the room.
+        """Room for an upload of at most `length` bytes, form and all, None if that is not known, into a folder of that
+        name; its own while the block runs. Raises HttpError: 400 where nothing more is kept, 413 where the file cannot
+        but be too large, 429 where other uploads have the room.
         """
         left = self._settings.most_kept - self._kept
         if left <= 0:
             raise self._full("delete some first")
         most = self._settings.most_file_bytes
         limit = "--max_file_mib" if most <= left else "what --max_files_gib leaves"
-        most = min(most, left) if length is None else min(most, left, length)
+        most = min(most, left)
+        if length is not None:
+            if length > most + MOST_BESIDE_FILE:
+                raise too_large(most, limit)
+            most = min(most, length)
         if most > left - sum(self._uploads.values()):
             raise _later("other uploads have the room that --max_files_gib leaves")
         self._uploads[folder_name] = most

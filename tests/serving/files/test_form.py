@@ -59,7 +59,8 @@ def test_a_file_is_refused_where_it_becomes_too_large() -> None:
         (b"", "cut off"),
         (form_of(b"x", name="other"), "file: is missing"),
         (b"no form at all", "cannot be read"),
-        (form_of(b"x", purpose="p" * 70_000), "longer than"),
+        (form_of(b"x", purpose="p" * 70_000), "more than 65536 bytes beside its file"),
+        (form_of(b"x") + b"x" * 70_000, "more than 65536 bytes beside its file"),
         (form_of(b"x")[:-10] + form_of(b"y")[2:], "file: is there twice"),
     ],
 )

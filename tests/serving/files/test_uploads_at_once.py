@@ -79,6 +79,18 @@ def test_uploads_at_once_do_not_pass_the_bound_of_the_disk_together(tmp_path: Pa
         assert uploaded(server, b"a" * (MIB // 2)).status_code == 200
 
 
+def test_an_upload_whose_declared_length_is_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt", "--max_file_mib", "1") as server, begun(server, 2 * MIB) as sock:
+        answer = sock.makefile("rb").read()  # it closes the connection
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert (error["code"], error["message"]) == (
+            "file_too_large",
+            "the file is larger than 1 MiB (--max_file_mib)",
+        )
+        assert coming_in(server) == 0
+
+
 def test_an_upload_that_comes_byte_by_byte_is_given_up(tmp_path: Path) -> None:
     with fake_server(tmp_path / "rt", "--body_timeout", "0.3") as server, begun(server, MIB) as sock:
         sock.settimeout(0.01)
