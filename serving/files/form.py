@@ -19,10 +19,10 @@ _SHOWN = 200
 
 
 class Form:
-    """Reads a form. Each method raises HttpError (400, 413)."""
+    """Reads a form. Each method raises HttpError: 400, or the refusal that it is given."""
 
-    def __init__(self, content_type: str, target: BinaryIO, most: int, limit: str) -> None:
-        """`target` gets the field `file`, of at most `most` bytes; `limit` names what set that bound."""
+    def __init__(self, content_type: str, target: BinaryIO, most: int, refusal: HttpError) -> None:
+        """`target` gets the field `file`, of at most `most` bytes; a larger one raises `refusal`."""
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise _wrong("the body is no form: takes multipart/form-data with the fields file and purpose")
@@ -31,7 +31,7 @@ class Form:
         self.filename: str | None = None
         """Name of the file; None until there is one."""
         self._target = target
-        self._room, self._too_large = most, too_large(most, limit)
+        self._room, self._refusal = most, refusal
         self._others = MOST_BESIDE_FILE
         self._headers: dict[bytes, bytes] = {}
         self._header = [b"", b""]
@@ -98,7 +98,7 @@ class Form:
         self._room -= end - start
         self._others += end - start
         if self._room < 0:
-            raise self._too_large
+            raise self._refusal
         self._target.write(memoryview(data)[start:end])
 
     def _on_part_end(self) -> None:
@@ -107,12 +107,6 @@ class Form:
 
     def _on_end(self) -> None:
         self._is_whole = True
-
-
-def too_large(most: int, limit: str) -> HttpError:
-    """A file of more than `most` bytes; `limit` names what set that bound."""
-    said, headers = f"the file is larger than {most / 2**20:g} MiB ({limit})", {"connection": "close"}
-    return HttpError(413, said, param="file", code="file_too_large", headers=headers)
 
 
 def _wrong(message: str) -> HttpError:

@@ -87,7 +87,7 @@ class _FileViews:
             files.new() as new,
             self._space.room(new.folder_name, None if length is None else int(length)) as room,
         ):
-            form = Form(request.headers.get("content-type", ""), new.stream, room.most, room.limit)
+            form = Form(request.headers.get("content-type", ""), new.stream, room.most, room.refusal)
             async for piece in self._pieces(request):
                 await asyncio.to_thread(form.feed, piece)
             form.end()

@@ -10,12 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..http.errors import BUSY, RETRY_AFTER, HttpError
 from ..settings import ServeConfig
 from .disk import bytes_in
-from .form import MOST_BESIDE_FILE, too_large
+from .form import MOST_BESIDE_FILE
 from .owners import files_folder
 from .store import OwnerFiles
 
@@ -34,8 +34,8 @@ class Room:
 
     most: int
     """Bytes of its file."""
-    limit: str
-    """What says so."""
+    refusal: HttpError
+    """What a larger file gets."""
 
 
 class Space:
@@ -65,24 +65,24 @@ class Space:
     @contextmanager
     def room(self, folder_name: str, length: int | None) -> Iterator[Room]:
         """Room for an upload of at most `length` bytes, form and all, None if that is not known, into a folder of that
-        name; its own while the block runs. Raises HttpError: 400 where nothing more is kept, 413 where the file cannot
-        but be too large, 429 where other uploads have the room.
+        name; its own while the block runs. Raises HttpError: 400 where the disk may not have so much more, 413 where
+        the file cannot but be too large, 429 where other uploads have the room.
         """
         left = self._settings.most_kept - self._kept
         if left <= 0:
             raise self._full("delete some first")
-        most = self._settings.most_file_bytes
-        limit = "--max_file_mib" if most <= left else "what --max_files_gib leaves"
-        most = min(most, left)
-        if length is not None:
-            if length > most + MOST_BESIDE_FILE:
-                raise too_large(most, limit)
-            most = min(most, length)
+        larger = self._full(f"the file is larger than the {left / 2**20:g} MiB that are left")
+        bounds = Room(self._settings.most_file_bytes, self._too_large()), Room(left, larger)
+        for bound in bounds:
+            if length is not None and length > bound.most + MOST_BESIDE_FILE:
+                raise bound.refusal
+        room = min(bounds, key=lambda bound: bound.most)
+        most = room.most if length is None else min(room.most, length)
         if most > left - sum(self._uploads.values()):
             raise _later("other uploads have the room that --max_files_gib leaves")
         self._uploads[folder_name] = most
         try:
-            yield Room(most, limit)
+            yield replace(room, most=most)
         finally:
             del self._uploads[folder_name]
 
@@ -103,6 +103,10 @@ class Space:
             raise self._full(
                 f"{takes}, {_A_BATCH * input_bytes / 2**20:g} MiB here, and they are not left; delete some files"
             )
+
+    def _too_large(self) -> HttpError:
+        told = f"the file is larger than {self._settings.max_file_mib:g} MiB (--max_file_mib)"
+        return HttpError(413, told, param="file", code="file_too_large", headers=_CLOSE)
 
     def _full(self, rest: str) -> HttpError:
         told = f"the server keeps {self._settings.max_files_gib:g} GiB of files (--max_files_gib): {rest}"

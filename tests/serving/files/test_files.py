@@ -122,8 +122,11 @@ def test_files_are_kept_up_to_a_bound(keyed: Server) -> None:
             uploaded(keyed, b"x" * length, "one")
         assert refused.value.status_code == 413
     made = [uploaded(keyed, b"x" * 2**20, "one").id for _ in range(2)]
-    with pytest.raises(openai.APIStatusError, match="max_files_gib"):
+    with pytest.raises(
+        openai.APIStatusError, match=r"max_files_gib.*larger than the 0\.\d+ MiB that are left"
+    ) as refused:
         uploaded(keyed, b"x" * 2**20, "two")
+    assert (refused.value.status_code, refused.value.code) == (400, "storage_full")
     for each in made:
         keyed.client("one").files.delete(each)
     last = uploaded(keyed, b"x" * 2**20, "two").id

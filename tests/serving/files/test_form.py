@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millrace.serving.files.form import Form
 from millrace.serving.http.errors import HttpError
 
+REFUSAL = HttpError(413, "the file is too large")
 TYPE = "multipart/form-data; boundary=edge"
 
 
@@ -25,7 +26,7 @@ def form_of(content: bytes, name: str = "file", purpose: str = "batch") -> bytes
 
 def read(body: bytes, cuts: list[int], most: int = 1000) -> tuple[Form, bytes]:
     target = io.BytesIO()
-    form = Form(TYPE, target, most, "--max_file_mib")
+    form = Form(TYPE, target, most, REFUSAL)
     edges = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
     for begin, end in pairwise(edges):
         form.feed(body[begin:end])
@@ -47,9 +48,9 @@ def test_a_file_is_the_same_however_its_body_is_cut(content: bytes, cuts: list[i
 
 def test_a_file_is_refused_where_it_becomes_too_large() -> None:
     assert read(form_of(b"x" * 10), [], most=10)[1] == b"x" * 10
-    with pytest.raises(HttpError, match=r"larger than .* MiB \(--max_file_mib") as refused:
+    with pytest.raises(HttpError) as refused:
         read(form_of(b"x" * 11), [], most=10)
-    assert refused.value.status == 413
+    assert refused.value is REFUSAL
 
 
 @pytest.mark.parametrize(
@@ -72,11 +73,11 @@ def test_what_is_no_form_is_refused(body: bytes, told: str) -> None:
 @pytest.mark.parametrize("kind", ["application/json", "", "multipart/form-data", "multipart/mixed; boundary=edge"])
 def test_another_type_is_refused(kind: str) -> None:
     with pytest.raises(HttpError, match="takes multipart/form-data"):
-        Form(kind, io.BytesIO(), 10, "")
+        Form(kind, io.BytesIO(), 10, REFUSAL)
 
 
 @pytest.mark.parametrize("boundary", ["x" * 257, "x" * 5000])
 def test_a_boundary_that_is_too_long_is_refused(boundary: str) -> None:
     with pytest.raises(HttpError, match="boundary") as refused:
-        Form(f"multipart/form-data; boundary={boundary}", io.BytesIO(), 10, "")
+        Form(f"multipart/form-data; boundary={boundary}", io.BytesIO(), 10, REFUSAL)
     assert refused.value.status == 400

@@ -79,15 +79,19 @@ def test_uploads_at_once_do_not_pass_the_bound_of_the_disk_together(tmp_path: Pa
         assert uploaded(server, b"a" * (MIB // 2)).status_code == 200
 
 
-def test_an_upload_whose_declared_length_is_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
-    with fake_server(tmp_path / "rt", "--max_file_mib", "1") as server, begun(server, 2 * MIB) as sock:
+@pytest.mark.parametrize(
+    ("bound", "status", "code"),
+    [("--max_file_mib=1", 413, "file_too_large"), (f"--max_files_gib={1 / 1024}", 400, "storage_full")],
+)
+def test_an_upload_whose_declared_length_is_too_large_is_refused_before_it_is_sent(
+    tmp_path: Path, bound: str, status: int, code: str
+) -> None:
+    with fake_server(tmp_path / "rt", bound) as server, begun(server, 2 * MIB) as sock:
         answer = sock.makefile("rb").read()  # it closes the connection
-        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
         error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-        assert (error["code"], error["message"]) == (
-            "file_too_large",
-            "the file is larger than 1 MiB (--max_file_mib)",
-        )
+        assert error["code"] == code
+        assert bound.partition("=")[0] in error["message"]
         assert coming_in(server) == 0
 
 
