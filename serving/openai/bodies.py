@@ -110,7 +110,7 @@ class DetokenizeBody(Body, frozen=True, kw_only=True):
     """`/detokenize`."""
 
     tokens: list[int] = msgspec.field()
-    """Token ids."""
+    """Token ids, as many as a prompt may have."""
 
 
 def decoded(body: bytes | bytearray) -> dict[str, Any]:

@@ -14,6 +14,7 @@ _PROMPTS = {
     "/v1/embeddings": "input",
     "/v1/responses": "input",
     "/tokenize": "messages",
+    "/detokenize": "tokens",
 }
 """Fields that may hold what is a prompt to us."""
 _LENGTHS = frozenset(("max_completion_tokens", "max_output_tokens"))

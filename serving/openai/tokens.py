@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.model_manager.client.encoding import check_size
 from millrace.model_manager.client.tokenizing import Tokenizer
-from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
+from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, PromptTooLong, counted
 
 from ..requests.service import Service
 from .bodies import DetokenizeBody, TokenizeBody, read
@@ -34,12 +34,16 @@ def tokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
 
 
 def detokenize(fields: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    """The text of token ids."""
+    """The text of token ids; raises PromptTooLong for more than a prompt may have."""
     body = read(fields, DetokenizeBody)
     service.adapter_of(body.model)
-    size = service.engine.client.info.vocab_size
-    if not all(0 <= token < size for token in body.tokens):
-        raise InvalidRequest(f"tokens: takes ids of 0 to {size - 1}")
+    info = service.engine.client.info
+    if (count := len(body.tokens)) > info.max_model_len:
+        raise PromptTooLong(
+            f"tokens: the list has {counted(count, 'id')}, {info.name} has {info.max_model_len} positions"
+        )
+    if not all(0 <= token < info.vocab_size for token in body.tokens):
+        raise InvalidRequest(f"tokens: takes ids of 0 to {info.vocab_size - 1}")
     return {"prompt": _tokenizer(service).decode(body.tokens, skip_special_tokens=False)}
 
 

@@ -1,4 +1,4 @@
-"""`/tokenize`: how long a text may be."""
+"""`/tokenize` and `/detokenize`: how long a text, and a list of tokens, may be."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def test_a_text_that_no_prompt_is_as_long_as_is_not_tokenized(server: Server, as
     answer = server.post("/tokenize", asked)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert "characters" in answer.json()["error"]["message"]
+
+
+def test_no_more_tokens_than_a_prompt_may_have_become_text(server: Server) -> None:
+    most = server.post("/tokenize", {"prompt": "a"}).json()["max_model_len"]
+    assert server.post("/detokenize", {"tokens": [70] * most}).json() == {"prompt": "a" * most}
+    answer = server.post("/detokenize", {"tokens": [70] * (most + 1)})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "tokens")
+    assert f"tokens: the list has {most + 1:,} ids" in error["message"]
