@@ -33,7 +33,7 @@ from .replies import ABORT, ANSWER, WATCH
 
 MOST_OF_URL = 2**14
 MOST_OF_HEADERS = 2**16
-"""Bytes of a request's line and of its headers, names and values."""
+"""Bytes of a request's line, and of its headers, and of its trailers, names and values."""
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 HEADERS_WITHIN = 30.0
 """Seconds from the beginning of a connection or a request to the end of the request's headers."""
@@ -77,7 +77,7 @@ class HttpConnection(HttpToolsProtocol):
     _is_in_body = False
     """Between the end of a head and the end of its body."""
     _headers_size = 0
-    """Bytes of the headers that are whole."""
+    """Bytes of the headers, or of the trailers, that are whole."""
     _kept = 0
     """Bytes that have come since a head began or ended, or since the last piece of a body."""
     _unread = 0
@@ -171,18 +171,18 @@ class HttpConnection(HttpToolsProtocol):
             self._stop(_LONG_URL)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is whole. What stands behind a body of chunks is no header of the request."""
+        """A header is whole, or a trailer, which is no header of the request."""
+        self._headers_size += len(name) + len(value)
+        if self._headers_size > MOST_OF_HEADERS:
+            self._stop(_LONG_HEADERS if self._is_in_head else _LONG_TRAILERS)
         if self._is_in_head:
-            self._headers_size += len(name) + len(value)
-            if self._headers_size > MOST_OF_HEADERS:
-                self._stop(_LONG_HEADERS)
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """All headers are there; other limits hold from here on."""
         if self._offers_another_protocol():
             return
-        self._is_in_head, self._kept = False, 0
+        self._is_in_head, self._headers_size, self._kept = False, 0, 0
         self._keep()
         self._check_head()
         self._is_in_body = True
@@ -344,7 +344,7 @@ _FULL = _not_now("the server has as many connections as it can: try again", "too
 _ENDING = _not_now("the server ends, and takes no request", "server_ends")
 _LONG_URL = HttpError(414, f"the path and its query are longer than {MOST_OF_URL} bytes", code="url_too_long")
 _LONG_HEADERS = HttpError(431, f"the headers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
-
+_LONG_TRAILERS = HttpError(431, f"the trailers are longer than {MOST_OF_HEADERS} bytes", code="headers_too_long")
 _LONG_REST = HttpError(
     431,
     f"trailers, or sizes and extensions of chunks, are longer than {MOST_OF_URL + MOST_OF_HEADERS} bytes",

@@ -275,6 +275,19 @@ def test_what_has_no_end_behind_a_request_that_is_answered_ends_the_connection(s
     assert is_well(server)
 
 
+@pytest.mark.parametrize("trailers", [b"x: %b\r\n" % (b"0" * 200_000), b"x: %b\r\n" % (b"0" * 1000) * 70])
+def test_trailers_that_come_at_once_are_bounded_as_headers_are(server: Server, trailers: bytes) -> None:
+    content = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    chunks = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(content), content, trailers)
+    with connected(server) as sock:
+        with contextlib.suppress(ConnectionError):  # it is refused while it is sent
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + chunks)
+        told, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body)["error"]["code"] == "headers_too_long"
+    assert is_well(server)
+
+
 def test_bodies_of_many_chunks_with_extensions_and_trailers_are_read(server: Server) -> None:
     """All of them together are longer than a head may be."""
     content = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
