@@ -128,10 +128,14 @@ class _Serving:
         self._is_ending = True
         self._tell("ending: no new requests are taken; a second signal ends at once")
         self._end(server, service)
-        asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, service.abort)
 
-    @staticmethod
-    def _end(server: Uvicorn, service: Service) -> None:
-        """Take no new requests; viewers of the page would stay for ever."""
+    def _end(self, server: Uvicorn, service: Service) -> None:
+        """Take no new requests, and end those that are there after a while; viewers of the page would stay for ever."""
         service.watching.end()
         server.end()
+
+        def abort() -> None:
+            service.abort()
+            server.refuse_unread()
+
+        asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, abort)

@@ -130,6 +130,11 @@ class HttpConnection(HttpToolsProtocol):
         self.is_ending = True
         super().shutdown()
 
+    def refuse_unread(self) -> None:
+        """The server ends, and waits for bodies no more: a request whose body has not come is told so."""
+        if self._is_in_body and not self._is_refused:
+            self._refuse(_ENDING)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._keep()

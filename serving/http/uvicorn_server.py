@@ -32,6 +32,12 @@ class Uvicorn(uvicorn.Server):
         for connection in self.server_state.connections:
             connection.shutdown()
 
+    def refuse_unread(self) -> None:
+        """Wait no more for bodies of requests, after `end`."""
+        for connection in [*self.server_state.connections]:
+            assert isinstance(connection, HttpConnection), "uvicorn_config says so"
+            connection.refuse_unread()
+
 
 def uvicorn_config(app: ASGIApp, **more: Any) -> uvicorn.Config:
     """Settings of every server of ours; `more` by uvicorn's names."""

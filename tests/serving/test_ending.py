@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.processes import stopped
+from tests.serving.metrics.scrapes import scraped
 from tests.serving.servers import Server, connected, fake_server, request, running
 from tests.waiting import eventually
 
@@ -59,6 +60,41 @@ def test_what_runs_beyond_the_limit_is_cancelled_and_told(tmp_path: Path) -> Non
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["error"]["code"] == "cancelled"
         assert server.ended() == 0
+
+
+UPLOAD = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=b\r\n"
+HALVES = {"completion": request(STREAM)[:-5], "upload": UPLOAD + b"content-length: 100\r\n\r\n--b\r\n"}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+def test_a_request_whose_body_does_not_come_within_the_limit_is_told(tmp_path: Path, half: bytes) -> None:
+    with fake_server(tmp_path / "rt", "--shutdown_timeout", "0.3") as server, connected(server) as sock:
+        sock.sendall(half)
+        eventually(lambda: has_begun(server), "the server waits for the rest")
+        server.process.send_signal(signal.SIGTERM)
+        told, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: " in told
+        assert json.loads(body)["error"]["code"] == "server_ends"
+        assert server.ended() == 0
+
+
+def test_a_request_whose_body_comes_within_the_limit_is_answered(tmp_path: Path) -> None:
+    with fake_server(tmp_path / "rt") as server, connected(server) as sock:
+        asked = request(STREAM | {"stream": False})
+        sock.sendall(asked[:-5])
+        eventually(lambda: has_begun(server), "the server waits for the rest")
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: any(line.startswith("ending") for line in server.lines), "the server has the signal")
+        sock.sendall(asked[-5:])
+        assert sock.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
+        assert server.ended() == 0
+
+
+def has_begun(server: Server) -> bool:
+    """Whether the server has the head of a request, or an upload's beginning."""
+    uploads = [*Path(f"{server.runtime}-files").glob("*/files/.new-*")]
+    return bool(uploads) or scraped(f"{server.url}/metrics").total("http_requests_running") == 1
 
 
 def test_a_request_behind_one_that_runs_is_taken_no_more(tmp_path: Path) -> None:
