@@ -20,7 +20,6 @@ from ..files.paging import page
 from ..files.space import Space, check_count
 from ..files.store import OwnerFiles
 from ..http.errors import NOT_FOUND, HttpError, http_error
-from ..http.keys import client_of
 from ..http.replies import HungUp
 from ..openai.bodies import decoded
 from ..requests.service import Service
@@ -97,7 +96,7 @@ class _BatchViews:
 
     async def _fields(self, request: Request) -> dict[str, Any]:
         settings = self._service.settings
-        client = client_of(request.scope, has_keys=settings.api_key_file is not None)
+        client = self._service.client_of(request.scope)
         with self._service.body_memory.body(client) as body:
             try:
                 await body.read(request.scope, request.receive, _MOST_BYTES, settings.body_timeout, limit="of a batch")

@@ -12,7 +12,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..http.errors import NOT_FOUND, SERVER, HttpError
-from ..http.keys import client_of
 from ..http.reading import check_encoding
 from ..http.slots import Slots
 from ..requests.service import Service
@@ -42,6 +41,7 @@ def file_routes(service: Service, space: Space) -> list[Route]:
 
 class _FileViews:
     def __init__(self, service: Service, space: Space) -> None:
+        self._service = service
         self._settings = service.settings
         self._space = space
         self._slots = Slots(service.settings.max_uploads)
@@ -71,7 +71,7 @@ class _FileViews:
 
     async def _uploaded(self, request: Request) -> StoredFile:
         """Take a file if there is a slot for its client."""
-        client = client_of(request.scope, has_keys=self._settings.api_key_file is not None)
+        client = self._service.client_of(request.scope)
         if not self._slots.take(client):
             raise too_many_uploads(self._settings.max_uploads)
         try:

@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 from millrace.model_manager.wire.errors import MillraceError
 
 from ..http.errors import HttpError, http_error, internal, not_in_time
-from ..http.keys import client_of
 from ..http.observers import Observed
 from ..http.reading import Incoming
 from ..http.replies import HttpReply, HungUp, Stalled, unless_hung_up
@@ -100,7 +99,7 @@ class Endpoint:
 
     async def _error_of(self, scope: Scope, receive: Receive, reply: HttpReply, observed: Observed) -> HttpError | None:
         """Do the work; returns the error that is still to be told."""
-        client = client_of(scope, has_keys=self._service.settings.api_key_file is not None)
+        client = self._service.client_of(scope)
         try:
             with self._service.body_memory.body(client) as body:
                 await self._read_and_handle(body, scope, receive, reply, observed)

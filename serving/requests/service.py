@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
+from starlette.types import Scope
 
 from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.backends import BACKENDS
@@ -17,6 +18,7 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.conversion import shown
 
 from ..http.errors import HttpError, too_busy
+from ..http.keys import client_of
 from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
 from ..http.slots import Slots
@@ -115,6 +117,10 @@ class Service:
     def _queued(self) -> dict[str, int]:
         """Requests that wait here for a credit, by the model's key. Runs on another thread than the event loop."""
         return {self.engine.client.key: self.submitter.num_waiting} if self.engine.is_ready else {}
+
+    def client_of(self, scope: Scope) -> Hashable:
+        """Equal for requests that share their turns: who has sent one, by key where there are keys, else by address."""
+        return client_of(scope, has_keys=self.settings.api_key_file is not None)
 
     def take_slot(self, client: Hashable) -> None:
         """Count a request of the client; raises HttpError (429) where `max_inflight` run. A client that has none
