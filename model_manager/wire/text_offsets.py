@@ -83,11 +83,17 @@ class TextOffsets:
         if self._decode is None:
             self._num_lost += len(token.token)
             return self._at
+        if not self._text and not is_last:
+            return None
         parts = [*self._parts, token.token_id]
         text = self._decode(parts)
         whole = text.rstrip(PART_OF_CHARACTER)
-        if len(self._text) < len(whole) and not is_last:
+        is_first = not self._parts and not self._num_lost
+        has_space = is_first and self._text[:1] == " " and text[:1] != " "  # of the token before, alone without text
+        if len(self._text) - has_space < len(whole) and not is_last:
             return None
+        if has_space:
+            self._advance(1)
         offset = self._at + min(self._num_whole, len(self._text))
         self._parts, self._num_whole = parts, len(whole)
         if whole == text and self._text.startswith(text):
