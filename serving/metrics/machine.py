@@ -26,6 +26,8 @@ PREFIX = "millrace:"
 """How every name begins; vLLM's begin with `vllm:`."""
 MODEL_LABELS = ("model_name", "engine")
 """`engine` is the model's key: two models of one name may run side by side with other settings."""
+JOB_LABELS = ("job_name",)
+"""Prometheus has a label `job` of its own, the name of what it scrapes, and renames one of that name."""
 SOURCE_LABELS = (*MODEL_LABELS, "source")
 """`source` is who sent requests, and who counted them: `server`, a server its HTTP requests; `server_answers`, the
 manager what it answered to servers; `job`, the manager what it answered to all others.
@@ -214,7 +216,7 @@ class MachineMetrics(Collector):
         for counter in _COUNTERS_OF_MODELS:
             yield counter.family(MODEL_LABELS, [((row.model, row.key), row) for row in counted])
         yield from request_families(PREFIX, SOURCE_LABELS, self._requests(counted))
-        yield from (each.family(("job",), [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
+        yield from (each.family(JOB_LABELS, [((row.job,), row) for row in jobs]) for each in _OF_JOBS)
         yield from _dead_letters(self._dead_letters.look(jobs, seen.jobs) if seen.status else {})
         yield _memory(seen.memory)
 
@@ -244,9 +246,9 @@ def _uptime(status: Status | None) -> Metric:
 
 
 def _dead_letters(by_job: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
-    total = CounterMetricFamily(f"{PREFIX}job_rows_failed", "Dead letters of the job.", labels=("job",))
+    total = CounterMetricFamily(f"{PREFIX}job_rows_failed", "Dead letters of the job.", labels=JOB_LABELS)
     meaning = "Dead letters of the job, by the class of the error."
-    by_class = CounterMetricFamily(f"{PREFIX}job_dead_letters", meaning, labels=("job", "error"))
+    by_class = CounterMetricFamily(f"{PREFIX}job_dead_letters", meaning, labels=(*JOB_LABELS, "error"))
     for job, failures in by_job.items():
         total.add_metric((job,), sum(failures.values()))
         for error, count in failures.items():

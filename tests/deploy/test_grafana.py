@@ -1,5 +1,5 @@
 """The dashboard asks for metrics and labels that a scrape of a server has, beside which a job ran. No test starts
-Grafana.
+Grafana; test_dashboard_in_prometheus.py asks Prometheus.
 """
 
 import json

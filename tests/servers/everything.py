@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.servers import chromium, java_project, kafka, prism, sql
+from tests.servers import chromium, java_project, kafka, prism, prometheus, sql
 from tests.servers.flink import SCRIPT
 from tests.servers.python_environment import environment_of
 
@@ -27,6 +27,7 @@ def main() -> None:
     installs: dict[str, Callable[[], object]] = {
         "Prism, fake-gcs-server and Pub/Sub": prism.prism,
         "Chromium": chromium.program,
+        "Prometheus": prometheus.program,
         "Kafka": kafka.libraries,
         "Moto": functools.partial(environment_of, "moto"),
         "Flink": _flink,

@@ -73,7 +73,7 @@ def test_a_model_that_nobody_uses_keeps_its_counters_and_has_no_other_numbers() 
 
 
 def test_a_job_has_its_rows_and_tokens() -> None:
-    job = {"job": "run to out, pid 7"}
+    job = {"job_name": "run to out, pid 7"}
     seen = scrape(lambda: STATUS)
     assert (seen.total("job_rows_done_total", **job), seen.total("job_rows_failed_total", **job)) == (10, 1)
     assert seen.total("job_generation_tokens_total", **job) == 70
@@ -120,7 +120,7 @@ def test_models_of_one_name_are_told_apart() -> None:
 def test_labels_hold_any_name() -> None:
     name = 'run to "a\\b",\npid 1'
     jobs = [msgspec.structs.replace(STATUS.jobs[0], job=name)]
-    assert scrape(lambda: msgspec.structs.replace(STATUS, jobs=jobs)).total("job_rows_done_total", job=name) == 10
+    assert scrape(lambda: msgspec.structs.replace(STATUS, jobs=jobs)).total("job_rows_done_total", job_name=name) == 10
 
 
 def hangs() -> Status:
