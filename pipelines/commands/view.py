@@ -64,8 +64,8 @@ def _parser() -> FlagParser:
         "places",
         nargs="+",
         metavar="OUTPUT",
-        help="Files of results or dead letters (.jsonl, .parquet, .csv): paths or globs, local or gs://; or the value "
-        "of a job's --output.",
+        help="Files of results or dead letters (.jsonl, .parquet, .csv): paths or globs, local, gs:// or s3://; or the "
+        "value of a job's --output.",
     )
     parser.add_argument("--output", metavar="FILE", help="Write the first rows to an HTML file, and do not serve.")
     parser.add_argument(

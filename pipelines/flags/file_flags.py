@@ -14,7 +14,7 @@ from millrace.transforms.files.object_reads import open_file
 CONSTRAINT_METAVAR = "JSON|FILE"
 CONSTRAINT_HELP = (
     "What the output must be: a constraint (a JSON object with regex, json_schema, json, grammar or choice) or a JSON "
-    "Schema, as JSON text or in a file (local or gs://); a .lark file holds a grammar."
+    "Schema, as JSON text or in a file (local, gs:// or s3://); a .lark file holds a grammar."
 )
 _TAKES = "takes JSON that begins with {, or a file: a constraint or a JSON Schema as JSON, or a grammar in a .lark file"
 

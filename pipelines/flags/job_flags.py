@@ -82,8 +82,8 @@ def _add_updates(group: Any) -> None:
     group.add_argument(
         "--model_updates",
         metavar="watch:FILE",
-        help="File, local or gs://, that names the model to use while the job runs: its name, or a JSON object of "
-        "settings.",
+        help="File, local, gs:// or s3://, that names the model to use while the job runs: its name, or a JSON "
+        "object of settings.",
     )
     group.add_argument(
         "--model_updates_every",
@@ -101,8 +101,8 @@ def _add_input(group: Any, *, documents: bool) -> None:
         nargs="+",
         action="append",
         metavar="PLACE",
-        help=f"Files of {what}: paths or globs, local or gs:// (or another file system of Beam's), compressed or not. "
-        "Or a stream: pubsub:projects/P/subscriptions/S (or topics/T), kafka:HOST:PORT/TOPIC, watch:GLOB.",
+        help=f"Files of {what}: paths or globs, local, gs:// or s3:// (or another file system of Beam's), compressed "
+        "or not. Or a stream: pubsub:projects/P/subscriptions/S (or topics/T), kafka:HOST:PORT/TOPIC, watch:GLOB.",
     )
     group.add_argument(
         "--input_format",
@@ -183,8 +183,8 @@ def _add_report(group: Any) -> None:
         nargs="?",
         const=True,
         metavar="PATH",
-        help="Write an HTML report to this file, local or gs://. Default: <output>.report.html, unless the job is a "
-        "stream or on Dataflow, or writes to a topic.",
+        help="Write an HTML report to this file, local, gs:// or s3://. Default: <output>.report.html, unless the job "
+        "is a stream or on Dataflow, or writes to a topic.",
     )
     group.add_argument("--no-report", dest="report", action="store_false", default=None, help="Write no report.")
     group.add_argument(

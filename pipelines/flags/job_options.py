@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from millrace.model_manager.grammars.compiling import check as check_constraint
@@ -140,6 +141,7 @@ def parse(arguments: Sequence[str], name: TaskName = "generate") -> JobOptions:
     """Raises ConfigError, one sentence, for anything wrong; `--help` prints and exits 0."""
     task = TASKS[name]
     known, names, beam = _read(arguments, task)
+    FileSystems.set_options(beam)  # flags name files of stores that are read here, such as --constraint
     inputs = [_address("--input", each, beam) for given in known.input for each in given]
     output = _address("--output", known.output, beam)
     complete(beam, is_stream=any(address.is_stream for address in inputs))

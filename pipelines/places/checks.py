@@ -163,10 +163,14 @@ def check_checkpoints(options: JobOptions) -> None:
 
 def _check_buckets(options: JobOptions) -> None:
     """Ask for each bucket once, by the first address that is in it."""
-    addresses = (*options.input, options.output, letters_apart(options))
-    paths = [each.path for each in addresses if isinstance(each, Files) and each.scheme == S3]
-    for path in {path.split("/")[2]: path for path in reversed(paths)}.values():
-        check_bucket(path)
+    others = ("--output", options.output), ("--dead_letters", letters_apart(options))
+    flags = [*(("--input", each) for each in options.input), *others]
+    places = [(flag, each.path) for flag, each in flags if isinstance(each, Files) and each.scheme == S3]
+    for flag, path in {path.split("/")[2]: (flag, path) for flag, path in reversed(places)}.values():
+        try:
+            check_bucket(path)
+        except ConfigError as error:
+            raise ConfigError(f"{flag} {error}") from None
 
 
 def _check_folders(options: JobOptions) -> None:

@@ -112,6 +112,15 @@ def test_a_job_is_answered_resumed_replaced_viewed_and_planned(bucket: S3Bucket,
     assert json.loads(planned.stdout)["input"]["rows"] == len(ROWS) + 2
 
 
+def test_flags_name_files_of_a_bucket(bucket: S3Bucket, runs: Runs) -> None:
+    bucket.put("flags/colour.json", b'{"enum": ["red", "blue"]}')
+    places = [f"--constraint={bucket.address}/flags/colour.json", f"--report={bucket.address}/out/f.html"]
+    ended = runs.run("out/f", *places, "--max_tokens=20")
+    assert ended.returncode == 0, ended.stderr
+    assert {row["text"] for row in rows(bucket, "out/f-")} <= {'"red"', '"blue"'}
+    assert b"</html>" in bucket.get("out/f.html")
+
+
 READ_FAULTS: list[Fault] = [Status(503), Lost(), Reset(100), Truncated(100, "part")]
 WRITE_FAULTS: list[Fault] = [Status(503), Lost()]
 
@@ -209,7 +218,7 @@ def test_a_missing_bucket_is_named(runs: Runs, bucket: S3Bucket) -> None:
     command = job_command("run", f"{bucket.address}/in/*.jsonl", "s3://no-such-bucket/out/c")
     ended = runs.command(*command[2:], "--backend=fake", "--quiet")
     assert ended.returncode in (1, 2)
-    assert ended.stderr == "millrace: s3://no-such-bucket/out/c: there is no bucket no-such-bucket\n"
+    assert ended.stderr == "millrace: --output s3://no-such-bucket/out/c: there is no bucket no-such-bucket\n"
 
 
 def test_show_prints_a_row_of_a_bucket(runs: Runs, bucket: S3Bucket) -> None:
