@@ -12,7 +12,6 @@ from typing import Any
 
 import apache_beam as beam
 import google.auth
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, WorkerOptions
 from apache_beam.runners.runner import PipelineState
 from google.auth.exceptions import DefaultCredentialsError
@@ -140,7 +139,6 @@ def _weights(options: JobOptions) -> tuple[int | None, list[str]]:
     names = [name for name in models if name]
     if options.dry_run and any(source_of(name).is_remote for name in names):
         return None, ["a dry run asks no network how large the model is"]
-    FileSystems.set_options(options.beam)
     in_image = bool(options.beam.view_as(WorkerOptions).sdk_container_image)
     try:
         return sum(weights_bytes(name, _revision(options, name), backend.name) for name in names), []
