@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ..edge import STOPPED, TERMINATED, interruptible
 from ..flags.job_options import JobOptions
 from ..places.checks import check, check_checkpoints
 from ..places.claims import claimed
+from ..places.lost_stores import is_store_lost, store_looked_at, what_is_kept_there
 from ..places.provenance import forget_identity, with_identity
 from ..places.restored import restored_if_nothing_written
 from ..places.sources_and_sinks import clear_temporary, files_of
@@ -130,7 +132,7 @@ def _outcome(pipeline: beam.Pipeline, options: JobOptions, console: Console, rec
     files = files_of(options)
     kept = files.current("completions") if files is not None and options.if_exists == "resume" else []
     ends = interruptible(lambda: _what_is_kept(files), also=TERMINATED)
-    with ends, watched(options, console, recorder), _told_what_is_kept(files):
+    with ends, _told_what_is_kept(files), store_looked_at(files), watched(options, console, recorder):
         result = pipeline.run()
         result.wait_until_finish()
     return outcome_of(result, kept, output=options.output, letters=options.letters)
@@ -149,7 +151,8 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     to_cancel = _how_to_cancel(options)
     ends = interruptible(lambda: _what_goes_on(options, files, result, to_cancel), also=STOPPED)
     report = JobReport(options, status_reader(options))
-    with ends, hint_at_workers(options.beam), looked_at(report.recorder), _told_what_is_kept(files):
+    notes = hint_at_workers(options.beam)
+    with ends, notes, _told_what_is_kept(files), store_looked_at(files), looked_at(report.recorder):
         result = pipeline.run()
         with _followed(result, options, console, to_cancel):
             state = result.wait_until_finish()
@@ -197,6 +200,8 @@ def _what_goes_on(options: JobOptions, files: OutputFiles | None, result: Any, t
 def _what_is_kept(files: OutputFiles | None) -> str:
     if files is None:
         return "what was answered is sent"
+    if is_store_lost(sys.exception()):
+        return what_is_kept_there(files)
     if files.interrupted("completions"):
         return f"--resume goes on from what is in {files.temporary}"
     written = files.current("completions")
@@ -209,7 +214,7 @@ def _told_what_is_kept(files: OutputFiles | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if files is not None and files.interrupted("completions"):
+        if files is not None and not is_store_lost(error) and files.interrupted("completions"):
             error.add_note(_what_is_kept(files))
         raise
 

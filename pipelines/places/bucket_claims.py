@@ -1,6 +1,7 @@
 """The claim of an output in a bucket: an object that is made only where there is none, and renewed by its job.
 
-A job that was killed leaves it. Who finds a claim that nobody renewed for some minutes takes it over.
+A job that was killed leaves it. Who finds a claim that nobody renewed for some minutes takes it over, and at once the
+claim of a process of this machine that has ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from millrace.model_manager.wire.errors import ConfigError, StorageError
 
 from .bucket_objects import Unconditional, bucket_object
 from .claimant import Claimant, refusal
+from .lost_stores import is_store_lost
 
 RENEWED_EVERY = 60.0
 """Seconds."""
@@ -41,12 +43,17 @@ def claimed_in_bucket(path: str, flag: str, output: str) -> Iterator[None]:
     ended = threading.Event()
     renewal = threading.Thread(target=_renew, args=(claim, ended), name="renew-claim", daemon=True)
     renewal.start()
+    is_left = False
     try:
         yield
+    except BaseException as error:
+        is_left = is_store_lost(error)
+        raise
     finally:
         ended.set()
-        renewal.join()
-        claim.drop()
+        if not is_left:
+            renewal.join()
+            claim.drop()
 
 
 def _renew(claim: _Claim, ended: threading.Event) -> None:
@@ -68,7 +75,11 @@ class _Claim:
         if self._write(""):
             return True
         found = self._object.read()
-        if found is None or (datetime.now(UTC) - found.written).total_seconds() < STALE_AFTER:
+        if found is None:
+            return False
+        claimant = Claimant.decoded(found.content)
+        is_over = claimant is not None and claimant.is_dead()
+        if not is_over and (datetime.now(UTC) - found.written).total_seconds() < STALE_AFTER:
             return False
         return self._write(found.version)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 
 class Claimant(msgspec.Struct, frozen=True):
@@ -18,12 +21,18 @@ class Claimant(msgspec.Struct, frozen=True):
     since: str
     token: str = ""
     """Tells two claims of one process apart."""
+    space: str = ""
+    """What `pid` is a process of: a boot of a machine, and a container in it; empty where it is not known."""
 
     @staticmethod
     def this_process() -> Claimant:
         """From now on."""
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        return Claimant(os.getpid(), socket.gethostname(), now, uuid.uuid4().hex)
+        return Claimant(os.getpid(), socket.gethostname(), now, uuid.uuid4().hex, _space())
+
+    def is_dead(self) -> bool:
+        """True if the process is known to have ended: it was one of this machine."""
+        return bool(self.space) and self.space == _space() and not psutil.pid_exists(self.pid)
 
     def encoded(self) -> bytes:
         """As a claim holds it."""
@@ -39,6 +48,13 @@ class Claimant(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"pid {self.pid} on host {self.host}, since {self.since}"
+
+
+def _space() -> str:
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return ""
 
 
 def refusal(flag: str, output: str, claimant: Claimant | None) -> str:

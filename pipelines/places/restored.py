@@ -18,6 +18,7 @@ from millrace.transforms.writing.output_files import OutputFiles
 
 from ..edge import unwrapped
 from ..flags.job_options import JobOptions
+from .lost_stores import is_store_lost
 from .sources_and_sinks import files_at, letters_apart
 
 
@@ -32,7 +33,8 @@ def restored_if_nothing_written(options: JobOptions) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if _ends_here(options) or isinstance(unwrapped(error), ConfigError | ModelError):
+        is_over = _ends_here(options) or isinstance(unwrapped(error), ConfigError | ModelError)
+        if is_over and not is_store_lost(error):
             for each in before:
                 each.restore()
         raise

@@ -1,13 +1,18 @@
 """The main job with prompts and output on s3://, and real processes, while requests fail."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.io.filesystems import FileSystems
@@ -19,14 +24,21 @@ from millrace.pipelines.places import bucket_claims
 from millrace.pipelines.places.claimant import Claimant
 from millrace.pipelines.places.claims import claimed_files
 from millrace.transforms.addresses import Files
-from tests.job_commands import job_command
-from tests.servers.faulty_http import ALWAYS, Fault, FaultyProxy, Lost, Reset, Status, Truncated
+from tests.job_commands import job_command, started
+from tests.servers.faulty_http import ALWAYS, Fault, FaultyProxy, Held, Lost, Request, Reset, Status, Truncated
 from tests.servers.s3 import S3Bucket, calls, s3
 
 pytestmark = pytest.mark.runners
 
 _WITHIN = 300.0
 CLAIM = "out/.millrace/c.claim"
+_SOON = """
+from millrace.pipelines.cli import main
+from millrace.transforms.files import s3_client
+s3_client.GIVEN_UP_AFTER = 1.0
+main()
+"""
+"""The command of a process that does not try a request for minutes."""
 ROWS = [{"id": f"r{number}", "prompt": f"What is {number} + 1?"} for number in range(60)]
 
 
@@ -57,13 +69,26 @@ class Runs:
 
     def run(self, output: str, *flags: str) -> subprocess.CompletedProcess[str]:
         """A job from the bucket to the bucket."""
-        address = self._bucket.address
-        command = job_command("run", f"{address}/in/*.jsonl", f"{address}/{output}")
-        return self.command(*command[2:], "--backend=fake", "--max_tokens=4", "--linger=0.5", *flags)
+        return self._ended(self._job(output, *flags))
+
+    def run_impatient(self, output: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        """The same, with requests that are given up after a second."""
+        return self._ended([sys.executable, "-c", _SOON, *self._job(output, *flags)[3:]])
+
+    def begun(self, output: str, *flags: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+        """The same, while it runs."""
+        return started(self._job(output, *flags), env=self._environment, stderr=subprocess.PIPE)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Any of its commands, by the arguments after `python -m`."""
-        command = [*job_command("", "", "")[:2], *arguments]
+        return self._ended([*job_command("", "", "")[:2], *arguments])
+
+    def _job(self, output: str, *flags: str) -> list[str]:
+        address = self._bucket.address
+        command = job_command("run", f"{address}/in/*.jsonl", f"{address}/{output}")
+        return [*command, "--backend=fake", "--max_tokens=4", "--linger=0.5", *flags]
+
+    def _ended(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=_WITHIN, check=False
         )
@@ -144,6 +169,65 @@ def test_what_stays_refused_is_one_sentence(bucket: S3Bucket, runs: Runs, method
     assert bucket.names("out/c-") == []
 
 
+PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+
+
+def each_row_once(bucket: S3Bucket, runs: Runs) -> None:
+    """A resumed job completes the output."""
+    resumed = runs.run("out/c", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert sorted(row["id"] for row in rows(bucket, "out/c-")) == sorted(row["id"] for row in ROWS)
+    assert bucket.names("out/c.tmp") == []
+
+
+def test_what_boto3_has_given_up_is_tried_again(bucket: S3Bucket, runs: Runs) -> None:
+    rule = bucket.proxy.inject(Lost(), calls("PUT", "out/c.tmp"), times=5)
+    ended = runs.run("out/c")
+    assert (ended.returncode, rule.happened) == (0, 5), ended.stderr
+    assert "S3 fails, trying again for 120 s" in ended.stderr
+
+
+@pytest.mark.parametrize("flags", [[], PROCESSES], ids=["threads", "processes"])
+def test_a_job_whose_store_goes_away_is_interrupted_at_once_and_goes_on_later(
+    bucket: S3Bucket, runs: Runs, flags: list[str]
+) -> None:
+    reached, release = threading.Event(), threading.Event()
+    stalled = Held(reached, release)
+    bucket.proxy.inject(stalled, calls("PUT", "out/c.tmp"), ALWAYS)
+    with runs.begun("out/c", "--quiet", *flags) as job:
+        assert reached.wait(_WITHIN)
+        bucket.proxy.inject(stalled, lambda _request: True, ALWAYS)
+        job.send_signal(signal.SIGINT)
+        _, told = job.communicate(timeout=_WITHIN)
+        assert not release.is_set(), "no answer came before its end"
+        release.set()
+    assert job.returncode == 130
+    assert f"millrace: interrupted; {bucket.address} does not answer; when it does again, --resume goes on" in told
+    bucket.proxy.heal()
+    each_row_once(bucket, runs)
+
+
+def test_a_store_that_stays_away_ends_the_job_with_one_sentence(bucket: S3Bucket, runs: Runs) -> None:
+    gone = threading.Event()
+
+    def is_hit(request: Request) -> bool:
+        if calls("PUT", "out/c.tmp")(request):
+            gone.set()
+        return gone.is_set()
+
+    bucket.proxy.inject(Lost(), is_hit, ALWAYS)
+    ended = runs.run_impatient("out/c")
+    assert ended.returncode == 1
+    assert re.search(
+        rf"^millrace: the job failed: {bucket.address}/out/c\S+: cannot be written: the store keeps failing: .*; "
+        rf"{bucket.address} does not answer; when it does again, --resume goes on .*$",
+        ended.stderr,
+        re.MULTILINE,
+    ), ended.stderr
+    bucket.proxy.heal()
+    each_row_once(bucket, runs)
+
+
 @pytest.fixture
 def claiming(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Files:
     """An output that this process may claim."""
@@ -176,6 +260,21 @@ def test_a_killed_jobs_claim_is_taken_over_once_it_is_stale(
     assert bucket.names("out/") == []
 
 
+def test_the_claim_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_once(
+    bucket: S3Bucket, claiming: Files
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    of_here = Claimant.this_process()
+    bucket.put(CLAIM, msgspec.structs.replace(of_here, pid=ended.pid, space="another").encoded())
+    with pytest.raises(ConfigError, match=f"pid {ended.pid} on host"), claimed_files("--output", claiming):
+        pass
+    bucket.put(CLAIM, msgspec.structs.replace(of_here, pid=ended.pid).encoded())
+    with claimed_files("--output", claiming):
+        pass
+    assert bucket.names("out/") == []
+
+
 def test_a_claim_whose_answer_is_lost_is_ones_own_and_another_is_left(
     bucket: S3Bucket, claiming: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +302,7 @@ def test_a_store_without_conditions_is_written_and_told(
     [
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot be reached: EndpointConnectionError"),
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "cannot be reached: NoCredentialsError"),
+        ({"AWS_DEFAULT_REGION": "no region"}, "cannot be reached: InvalidRegionError"),
     ],
 )
 def test_a_store_that_cannot_be_reached_is_told_at_once(

@@ -1,18 +1,20 @@
 """Object stores: their paths have a scheme, and every request may fail.
 
 A failure becomes one sentence that names the file. Google's client retries by itself, for two minutes, what is worth it
-(5xx, 429, resets, timeouts); an error that it raises after that is not retried here. Neither the client nor Beam
-retries an answer that ends early or is missing.
+(5xx, 429, resets, timeouts), and so does ours of S3 (s3_client.py); an error that it raises after that is not retried
+here. Neither Google's client nor Beam retries an answer that ends early or is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from apache_beam.io.aws.clients.s3.messages import S3ClientError
 from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import ClientError, RetryError
 from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
@@ -20,14 +22,20 @@ from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[impo
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, StorageError
 from millrace.model_manager.wire.extras import pip_install
 
+from .s3_client import GivenUp, Refused
+
 GS = "gs"
 """The scheme of Google Cloud Storage."""
 S3 = "s3"
 _PAUSES = (0.1, 0.5)
 """Seconds between one attempt and the next."""
 _SHOWN = 500
+_QUERY = re.compile(r"\?[^\s\"]+")
+"""Of an address in what boto3 says; it may be longer than all the rest."""
 
 _log = logging.getLogger(__name__)
+_FINAL = (RetryError, ClientError, int, S3ClientError, Refused)
+"""What clients raise that have tried again, or for what stays refused."""
 _T = TypeVar("_T")
 
 
@@ -82,9 +90,7 @@ def _lacks_boto3(error: Exception) -> bool:
 
 def _may_pass(error: Exception) -> bool:
     """Whether the client has not yet tried again, and may succeed if it does."""
-    return not _lacks_boto3(error) and not any(
-        isinstance(each, RetryError | ClientError | int) for each in _causes(error)
-    )
+    return not _lacks_boto3(error) and not any(isinstance(each, _FINAL) for each in _causes(error))
 
 
 def _causes(error: BaseException) -> list[Any]:
@@ -105,6 +111,9 @@ def _reason(error: Exception) -> str:
     cause = _causes(error)[0]
     if isinstance(cause, RetryError) and cause.cause is not None:
         return f"the store keeps failing: {_in_short(cause.cause)}"
+    if isinstance(cause, Refused):
+        said = _QUERY.sub("", _in_short(cause.__cause__))
+        return f"the store keeps failing: {said}" if isinstance(cause, GivenUp) else said
     return _in_short(cause)
 
 
@@ -115,4 +124,5 @@ def _in_short(cause: Any) -> str:
         return f"it answers {cause}"
     if isinstance(cause, InvalidResponse):
         return f"it answers {cause.response.status_code}"
-    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:_SHOWN]}"
+    text = cause.message if isinstance(cause, S3ClientError) else str(cause)
+    return f"{type(cause).__name__}: {' '.join(str(text).split())[:_SHOWN]}"

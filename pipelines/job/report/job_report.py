@@ -28,6 +28,7 @@ from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless, span
+from ...places.lost_stores import is_store_lost
 from ...places.sources_and_sinks import files_at, files_of, input_format_of
 from ..polling import ReadStatus
 from ..summary import Outcome
@@ -119,7 +120,7 @@ class JobReport:
     def broken(self, error: BaseException) -> None:
         """Write what is known of a job that did not end, if it has written rows."""
         files = files_of(self._options)
-        if self._is_made or not self._options.report or files is None:
+        if self._is_made or not self._options.report or files is None or is_store_lost(error):
             return
         with ended_by_second_interrupt(_ENDS_WITHOUT), _warned(self._options.report):
             outcome = replace(

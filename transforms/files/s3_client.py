@@ -1,0 +1,102 @@
+"""Beam's client of S3, with retries that end: a request that fails for two minutes is given up, as by Google's client.
+
+Beam's own makes a request eight times, with pauses of up to five minutes, after boto3 has made it three to five times,
+with a minute for each answer: hours, in which a job neither goes on nor ends. Beam asks the module for its client's
+class, so ours stands in its place. What boto3 repeats within seconds (5xx, resets) is left to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from apache_beam.io.aws.clients.s3 import boto3_client
+from apache_beam.io.aws.clients.s3.messages import S3ClientError
+from apache_beam.utils.retry import PermanentException
+
+GIVEN_UP_AFTER = 120.0
+"""Seconds."""
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between one attempt and the next; then always the last."""
+_PASSING = (408, 429)
+"""Answers below 500 after which a request is made again."""
+_REQUESTS = (
+    *("get_object_metadata", "get_range", "list", "create_multipart_upload", "upload_part"),
+    *("complete_multipart_upload", "delete", "delete_batch", "copy"),
+)
+_log = logging.getLogger(__name__)
+
+
+class Refused(PermanentException):  # type: ignore[misc, unused-ignore]
+    """A request that would not come to anything if it was made again. Its cause says why."""
+
+
+class GivenUp(Refused):
+    """A request that failed for two minutes."""
+
+
+def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The request, made again for two minutes at most, and by Beam not at all."""
+    once = inspect.unwrap(method)
+
+    @functools.wraps(once)
+    def request(self: BoundedClient, *arguments: Any) -> Any:
+        ends = time.monotonic() + GIVEN_UP_AFTER
+        for number, pause in enumerate(itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1]))):
+            try:
+                return once(self, *arguments)
+            except (S3ClientError, AttributeError) as error:  # AttributeError: Beam's, of an upload without an answer
+                failed = _passing(error)
+                if time.monotonic() + pause > ends:
+                    raise GivenUp from failed
+                if number == 0:
+                    _log.warning("S3 fails, trying again for %.0f s: %s", GIVEN_UP_AFTER, failed)
+            time.sleep(pause * random.uniform(0.5, 1.0))
+        raise AssertionError("it returns or raises")
+
+    return request
+
+
+class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
+    """Raises Refused where the settings are none that boto3 takes."""
+
+    def __init__(self, options: Any) -> None:
+        try:
+            super().__init__(options)
+        except AssertionError:  # there is no boto3
+            raise
+        except Exception as error:
+            raise Refused from error
+        self.client.meta.events.register("needs-retry.s3", _wait_once)
+
+
+for _name in _REQUESTS:
+    setattr(BoundedClient, _name, _repeated(getattr(boto3_client.Client, _name)))
+boto3_client.Client = BoundedClient
+
+
+def _passing(error: Exception) -> BaseException:
+    """What boto3 raised, if the request may be made again; raises the error, or Refused, if not."""
+    from botocore import exceptions as boto  # type: ignore[import-untyped, unused-ignore]  # here: not all jobs have it
+
+    code, cause = getattr(error, "code", None), error.__context__
+    if cause is None or (code is not None and code < 500 and code not in _PASSING):
+        raise error
+    is_connection = isinstance(cause, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError)
+    if isinstance(cause, boto.BotoCoreError) and not is_connection:
+        raise Refused from cause
+    return cause
+
+
+def _wait_once(caught_exception: Exception | None, **_: Any) -> None:
+    """Let boto3 wait for an answer once, for its minute; what it raises here ends its own tries."""
+    from botocore import exceptions as boto
+
+    if isinstance(caught_exception, boto.ConnectTimeoutError | boto.ReadTimeoutError):
+        raise caught_exception
