@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..elements.completions import Prompt
 from ..elements.repeated_ids import AnsweredIds
-from ..runners import running, runs_here
+from ..runners import has_checkpoints, running, runs_here
 from .answered_rows import AnsweredRows, hash_of, in_order, kept
 from .completed_rows import completed_entries
 from .output_files import OutputFiles, output_and_format
@@ -26,7 +26,8 @@ class SkipCompleted(beam.PTransform):
     When applied, it first makes files of the complete rows that an interrupted run left. If that run had --overwrite,
     the files that it was to replace do not count, and are removed when this run is done. Ids and contents are compared
     as hashes, 24 bytes a row. On Beam's local runner they are read when applied, and workers share a temporary file of
-    them; elsewhere workers read them, and every worker holds all twice, 48 bytes a row.
+    them; elsewhere workers read them, and every worker holds all twice, 48 bytes a row. Where Flink makes checkpoints,
+    every worker reads all of them as it starts: Beam's runner (2.62) fails at the first checkpoint of a side input.
     """
 
     def __init__(
@@ -50,6 +51,9 @@ class SkipCompleted(beam.PTransform):
     def expand(self, prompts: Any) -> Any:
         if _runs_here(prompts.pipeline):
             skip = beam.ParDo(_Skip(self._ids_alone, kept(self._entries())))
+        elif has_checkpoints(prompts.pipeline.options):
+            salvage(self._files, self._format, self._schema)
+            skip = beam.ParDo(_SkipReading(self._ids_alone, self._files.current("completions")))
         else:
             salvage(self._files, self._format, self._schema)
             skip = beam.ParDo(_SkipElsewhere(self._ids_alone), beam.pvalue.AsSingleton(self._read(prompts.pipeline)))
@@ -95,6 +99,19 @@ class _Skip(beam.DoFn):
             return ()
         self._other.count(prompt.id)
         return [prompt]
+
+
+class _SkipReading(_Skip):
+    """The table is read as a worker starts."""
+
+    def __init__(self, ids_alone: bool, completions: list[str]) -> None:
+        super().__init__(ids_alone)
+        self._completions = completions
+
+    def setup(self) -> None:
+        entries = bytearray(completed_entries(self._completions))
+        in_order(entries)
+        self._answered = AnsweredRows(entries)
 
 
 class _SkipElsewhere(_Skip):
