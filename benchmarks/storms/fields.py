@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -21,7 +22,8 @@ _ENGINE = ("engine", "manager")
 _PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 _CHECKPOINTS = ["--streaming", "--checkpointing_interval=1000", "--checkpointing_mode=EXACTLY_ONCE"]
 _CHECKPOINTS += ["--shutdown_sources_after_idle_ms=1000"]
-_TASK_MANAGERS = ("task-manager-1", "task-manager-2")
+_SERVERS = {"task manager": ("task-manager-1", "task-manager-2"), "job manager": ("job-manager",)}
+"""Names of Flink's processes by role. The job manager is struck where `--roles` names it: its jobs die with it."""
 ROLES = {
     "local": (*_ENGINE, "launcher"),
     "local-processes": (*_ENGINE, "worker", "launcher"),
@@ -44,7 +46,8 @@ def prepared(runner: str, job: Job) -> Iterator[Field]:
     """The runner for the job, until the end of the block."""
     if runner == "flink":
         with flink(job.folder / "flink", job.surroundings) as cluster:
-            job.servers["task manager"] = lambda: _task_managers(cluster)
+            for role, names in _SERVERS.items():
+                job.servers[role] = partial(_processes, cluster, names)
             yield Field(_flink_flags(job.folder, cluster), lambda role: _revive(cluster, role))
             stop_models(job.runtime)  # they would stay for --linger, 120 s on Flink
     elif runner == "prism":
@@ -66,10 +69,10 @@ def _flink_flags(folder: Path, cluster: Flink) -> list[str]:
     ]
 
 
-def _task_managers(cluster: Flink) -> list[psutil.Process]:
-    return [psutil.Process(pid) for name in _TASK_MANAGERS if psutil.pid_exists(pid := cluster.pid(name))]
+def _processes(cluster: Flink, names: Sequence[str]) -> list[psutil.Process]:
+    return [psutil.Process(pid) for name in names if psutil.pid_exists(pid := cluster.pid(name))]
 
 
 def _revive(cluster: Flink, role: str) -> None:
-    if role == "task manager":
+    if role in _SERVERS:
         cluster.up()

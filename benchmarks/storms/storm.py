@@ -56,7 +56,7 @@ class Storm:
         """The latest blow's kind, and the longest time without a row since."""
         self._row_at = 0.0
         self._began = 0.0
-        self._killed_launcher = False
+        self._ended_job = False
 
     def run(self, blows: Sequence[Blow], within: float) -> Course:
         """Run the job to its end; raises TimeoutError if there is none within so many seconds."""
@@ -92,12 +92,12 @@ class Storm:
 
     def _goes_on(self, status: int) -> bool:
         """After the end of a launcher: start the next one, unless the job is done, or failed alike three times."""
-        if not self._killed_launcher:
+        if not self._ended_job:
             self._course.statuses.append(status)
             if status == 0 or self._course.statuses[-3:] == [status] * 3:
                 return False
             print(f"  the job ended with status {status}: {self._job.said().strip().splitlines()[-1:]}", flush=True)
-        self._killed_launcher = False
+        self._ended_job = False
         self._course.launchers += 1
         self._job.start("--resume")
         return True
@@ -135,9 +135,9 @@ class Storm:
             timer.start()
             self._timers.append(timer)
             return
-        self._killed_launcher = blow.role == "launcher"
+        self._ended_job = blow.role in ("launcher", "job manager")
         victim.kill()
-        if self._killed_launcher:
+        if blow.role == "launcher":
             self._job.kill()
         _wait_for_end(victim)
         self._revive(blow.role)

@@ -20,6 +20,7 @@
     │   ├── ModelLoadFailed      anything else that stopped the engine from starting
     │   └── ModelLost            it was loaded, and no request can be answered any more
     ├── StorageError         a file of an object store does not arrive, or stay, as it is: the bundle is retried
+    ├── RunnerLost           a server of the job's runner is gone, and maybe the job with it
     ├── WorkerLost           a worker process of Beam's local runner died: a job on files is continued
     └── EngineError          wrong with an engine or the manager: retried elsewhere
         ├── EngineLost           an inference process died more often than its budget allows
@@ -154,6 +155,10 @@ class ModelLost(ModelError):
 
 class StorageError(MillraceError):
     """A file of an object store could not be read or written whole; the text names it. The same may succeed later."""
+
+
+class RunnerLost(MillraceError):
+    """A server of the job's runner is gone. The text says which, and whether the job may go on without it."""
 
 
 class WorkerLost(MillraceError):

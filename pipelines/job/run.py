@@ -40,7 +40,7 @@ from ..places.lost_stores import is_store_lost, store_looked_at, what_is_kept_th
 from ..places.provenance import forget_identity, with_identity
 from ..places.restored import restored_if_nothing_written
 from ..places.sources_and_sinks import clear_temporary, files_of
-from ..runners.job_server import hint_at_workers, runs_on_flink
+from ..runners.job_server import hint_at_workers, losses_told, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
 from .logs import logs_at, tell
@@ -154,7 +154,8 @@ def _await_elsewhere(pipeline: beam.Pipeline, options: JobOptions, console: Cons
     notes = hint_at_workers(options.beam)
     with ends, notes, _told_what_is_kept(files), store_looked_at(files), looked_at(report.recorder):
         result = pipeline.run()
-        with _followed(result, options, console, to_cancel):
+        lost = losses_told(options.beam, _name_of(result), to_cancel)
+        with lost, _followed(result, options, console, to_cancel):
             state = result.wait_until_finish()
     print(f"the job's state: {state}")
     if options.is_stream:
@@ -193,8 +194,11 @@ def _what_goes_on(options: JobOptions, files: OutputFiles | None, result: Any, t
         return _what_is_kept(files)
     if result is None:
         return "the job was being submitted: if its runner has it, cancel it there"
-    name = f"job {job_id(result)}" if isinstance(result, PortableResult) else "the job"
-    return f"detached: {name} may still run; {to_cancel}"
+    return f"detached: {_name_of(result)} may still run; {to_cancel}"
+
+
+def _name_of(result: Any) -> str:
+    return f"job {job_id(result)}" if isinstance(result, PortableResult) else "the job"
 
 
 def _what_is_kept(files: OutputFiles | None) -> str:

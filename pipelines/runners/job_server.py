@@ -2,7 +2,7 @@
 
 Whether the server is there, and whether it is Flink's, is asked before a job is built: Beam's own runners wait for it
 silently, for a minute or more. Its workers are where the runner's machines see them, and not always where this process
-does: a failure that may come from them gets a hint.
+does: a failure that may come from them gets a hint. The loss of the job server, or of Flink's job manager, is named.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability import portable_runner
 
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, RunnerLost
 from millrace.transforms.runners import runner_of
 
 _CONNECT_MS = 10_000
@@ -81,6 +81,35 @@ def hint_at_workers(options: PipelineOptions) -> Iterator[None]:
                 "the runner's machines see it: see that `millrace worker-pool` runs there"
             )
         raise
+
+
+_NO_JOB_MANAGER = re.compile(
+    r"FlinkJobNotFoundException|failed in state FAILED: java\.net\.ConnectException: Connection refused$"
+)
+"""The failure of a job whose Flink answers the job server no more, or was started again and knows no such job. gRPC's
+own refusals, of workers, have more words.
+"""
+
+
+@contextlib.contextmanager
+def losses_told(options: PipelineOptions, job: str, to_cancel: str) -> Iterator[None]:
+    """Raises RunnerLost where the job server is gone, with which the job is not, or Flink's job manager, with which it
+    is. `job`: what it is called; `to_cancel`: how to.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAVAILABLE:
+            raise
+        endpoint = options.view_as(PortableOptions).job_endpoint
+        raise RunnerLost(
+            f"the job server at {endpoint} is lost, and {job} may still run: {to_cancel}, before another writes "
+            "its output"
+        ) from error
+    except RuntimeError as error:
+        if not _NO_JOB_MANAGER.search(str(error)):
+            raise
+        raise RunnerLost(f"Flink's job manager is lost, and {job} with it") from error
 
 
 class PortableRunner(portable_runner.PortableRunner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from contextlib import AbstractContextManager
@@ -41,7 +42,9 @@ def prompts(tmp_path: Path) -> str:
     return str(tmp_path / "prompts-*.jsonl")
 
 
-def job(target: Target, servers: Servers, prompts: str, output: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+def job(
+    target: Target, servers: Servers, prompts: str, output: Path, *more: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """`millrace run` in a process of its own, with an engine that takes its time: steps that last, of two sequences."""
     command = job_command("run", prompts, output / "c")
     command += [
@@ -53,7 +56,7 @@ def job(target: Target, servers: Servers, prompts: str, output: Path) -> Abstrac
         "--linger=120",
         "--hang_timeout=120",  # no process counts as dead because this machine is busy
     ]
-    command += [*target.job_flags(servers), *_CHECKPOINTS]
+    command += [*target.job_flags(servers), *_CHECKPOINTS, *more]
     return started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -122,3 +125,29 @@ def test_a_job_outlives_what_is_killed_and_pays_for_no_token_twice(
     assert engine.stats.generated_tokens <= FILES * ROWS * TOKENS, "the new one went on from what there was"
     stop_models(runtime)
     no_manager_is_left(runtime)  # Flink forgets a worker whose start it cancels, until the task manager ends
+
+
+@pytest.mark.skipif(not _TARGET, reason="RUNNER names others")
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("job-manager", r"Flink's job manager is lost, and job \S+ with it; --resume goes on"),
+        ("job-server", r"the job server at \S+ is lost, and job \S+ may still run: .*; --resume goes on"),
+    ],
+)
+def test_a_job_whose_server_is_lost_says_so_and_a_resumed_one_completes_it(
+    servers: Servers, runtime: Path, prompts: str, tmp_path: Path, lost: str, said: str
+) -> None:
+    with job(_TARGET[0], servers, prompts, tmp_path / "out") as process:
+        once_finished(runtime, 0.2)
+        servers.cluster.kill(lost)
+        shown, _ = process.communicate(timeout=400)
+    assert process.returncode == 1, shown[-5000:]
+    assert re.search(rf"^millrace: the job failed: {said}", shown, re.MULTILINE), shown[-5000:]
+    servers.cluster.up()
+    servers.cluster.cancel()  # without its job server a job goes on
+    stop_models(runtime)
+    with job(_TARGET[0], servers, prompts, tmp_path / "out", "--resume") as process:
+        complete(process, tmp_path / "out")
+    stop_models(runtime)
+    no_manager_is_left(runtime)

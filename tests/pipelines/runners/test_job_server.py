@@ -10,13 +10,13 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from millrace.model_manager.wire.errors import ConfigError
+from millrace.model_manager.wire.errors import ConfigError, RunnerLost
 from millrace.pipelines.cli import dispatch
 from millrace.pipelines.edge import at_the_edge
 from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.job.run import run_job
 from millrace.pipelines.runners import job_server
-from millrace.pipelines.runners.job_server import hint_at_workers, runs_on_flink
+from millrace.pipelines.runners.job_server import hint_at_workers, losses_told, runs_on_flink
 from tests.pipelines.refusals import Refused
 from tests.servers.job_service import FLINKS, job_service
 from tests.servers.processes import free_port
@@ -136,6 +136,19 @@ def test_a_job_that_fails_at_its_runner_gets_that_hint(tmp_path: Path, capsys: p
         there = [*PORTABLE, f"--job_endpoint={endpoint}", "--environment_type=EXTERNAL", "--environment_config=w:1"]
         assert dispatch(["run", *files(tmp_path), *there]) == 1
     assert "--environment_config w:1 does not name one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_lost"),
+    [
+        ("Pipeline p failed in state FAILED: java.net.ConnectException: Connection refused", True),
+        ("FlinkJobNotFoundException: Could not find Flink job (ab12)", True),
+        (REFUSED, False),
+    ],
+)
+def test_a_lost_job_manager_is_told_from_workers_that_are_not_reached(failure: str, is_lost: bool) -> None:
+    with pytest.raises(RunnerLost if is_lost else RuntimeError), losses_told(PipelineOptions([]), "job p", "…"):
+        raise RuntimeError(failure)
 
 
 def test_a_job_server_whose_jar_is_not_got_gets_a_hint_at_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
