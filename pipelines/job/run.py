@@ -15,7 +15,6 @@ from typing import Any
 
 import apache_beam as beam
 import psutil  # type: ignore[import-untyped, unused-ignore]
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PortableOptions
 from apache_beam.runners.portability.portable_runner import PipelineResult as PortableResult
 from apache_beam.runners.runner import PipelineState
@@ -55,7 +54,6 @@ from .watching import looked_at, status_reader, watched
 
 def run_job(options: JobOptions, build: Build) -> int:
     """Build and run the job; returns the exit status, raises what `at_the_edge` tells."""
-    FileSystems.set_options(options.beam)  # as building the pipeline will; files are looked at before
     with logs_at(options.log_level) as console:
         if options.runner.is_on_google_cloud:
             return run_on_dataflow(options, build, functools.partial(tell, console))
