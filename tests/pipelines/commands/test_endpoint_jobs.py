@@ -10,7 +10,7 @@ import pytest
 
 from millrace.pipelines.cli import dispatch
 from tests.json_lines import write_rows
-from tests.model_manager.backends.stand_in_server import Servers, serving
+from tests.model_manager.backends.stand_in_server import Behaviour, Servers, serving
 
 Run = Callable[..., tuple[int, str]]
 
@@ -65,6 +65,24 @@ def test_a_key_goes_to_the_servers_of_its_own_job_alone(
     assert status == 2, said
     assert "key_env" in said
     assert not bob.seen
+
+
+@pytest.mark.parametrize(
+    "behaves", [lambda *_: None, lambda *_: (400, b"bad key sk-secret-1")], ids=["answers", "refuses"]
+)
+def test_a_key_is_in_nothing_that_ps_shows(
+    servers: Servers, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], behaves: Behaviour
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    server = servers.start(behaves)
+    run(server.url, "--linger", "300", "--backend_options", "key_env=MY_KEY")
+    for flags in ([], ["--json"]):
+        assert dispatch(["ps", *flags]) == 0
+        shown = capsys.readouterr().out
+        assert "manager" in shown
+        assert '"m"' in shown or "model    m: " in shown
+        assert "secret" not in shown
+    assert server.seen, "it was asked, with the key"
 
 
 def test_a_key_that_is_withdrawn_in_mid_job_is_a_failed_job_in_one_sentence(

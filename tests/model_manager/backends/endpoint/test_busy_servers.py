@@ -14,6 +14,7 @@ from tests.model_manager.backends.endpoint_engines import (
     answers,
     engine_for,
     no_long_waits,
+    refusal,
     servers,
     text,
 )
@@ -96,6 +97,28 @@ def test_the_log_says_once_that_requests_are_sent_again_and_why(
 def test_tokens_that_answers_do_not_need_are_there_for_others(servers: Servers) -> None:
     with engine_for(servers.start().url, tokens_per_minute=60_000) as engine:
         assert len(answers(engine, [f"row {index}" for index in range(100)], max_tokens=4096)) == 100
+
+
+def test_rows_beyond_the_requests_of_a_minute_wait_whichever_server_is_free(servers: Servers) -> None:
+    one, other = servers.start(), servers.start()
+    with engine_for(one.url, other.url, requests_per_minute=1) as engine:
+        assert text(answers(engine, ["a"])["a"]) == "<a>"
+        kind, _ = refusal(answers(engine, ["b"], deadline=0.5)["b"])
+    assert kind == "DeadlineExceeded"
+    assert one.tries | other.tries == {"a": 1}
+
+
+def test_a_try_that_fails_is_one_of_the_requests_of_a_minute(servers: Servers) -> None:
+    server = servers.start(lambda prompt, _tries: 500 if prompt == "a" else None)
+    with engine_for(server.url, requests_per_minute=1, retries=0) as engine:
+        assert refusal(answers(engine, ["a"])["a"])[0] == "ServerFailed"
+        assert refusal(answers(engine, ["b"], deadline=0.5)["b"])[0] == "DeadlineExceeded"
+    assert server.tries == {"a": 1}
+
+
+def test_requests_within_a_minutes_number_are_all_answered(servers: Servers) -> None:
+    with engine_for(servers.start().url, requests_per_minute=60_000) as engine:
+        assert len(answers(engine, [f"row {index}" for index in range(100)])) == 100
 
 
 def test_a_server_that_is_busy_as_the_job_begins_lives_and_rests_while_others_work(servers: Servers) -> None:
