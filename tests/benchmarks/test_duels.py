@@ -1,15 +1,25 @@
 """A pipeline and its engine by itself: who meets whom, what is kept of it, and its table."""
 
+import sys
+from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.duels import BEAM, DUELS, shares
 from benchmarks.results import Match, Row, keep_duel, read
+from benchmarks.sides import backends, llama_cpp, openvino, vllm
 from benchmarks.table import tables
 from benchmarks.texts import text_of, words_of
-from benchmarks.workload import Item
+from benchmarks.workload import LONGEST, Item
+from millrace.model_manager.backends import openvino as openvino_back_end
+from millrace.model_manager.backends import vllm as vllm_back_end
+from millrace.model_manager.backends.llama_cpp import loading
+from millrace.model_manager.wire.config import ModelConfig
 
 BF16 = Match("opt-125m", "skewed", "bfloat16")
 
@@ -56,3 +66,40 @@ def test_a_text_has_as_many_tokens_as_the_ids_that_it_stands_for(tmp_path: Path)
     bpe.save(str(tmp_path / "tokenizer.json"))
     item = Item([7, 1234, 99, 500, 8], 1)
     assert len(bpe.encode(text_of(item, words_of(tmp_path))).ids) == 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_openvino_by_itself_has_what_it_has_under_the_pipeline(tmp_path: Path, dtype: str) -> None:
+    config = ModelConfig.parse(backends.SETTINGS["openvino"](tmp_path, dtype) | {"backend": "openvino"})
+    assert vars(openvino_back_end._scheduler(config, SimpleNamespace())) == openvino.back_end_scheduler()
+    properties = openvino_back_end._properties(config, config.dtype, as_it_is=False)
+    assert properties == openvino.back_end_properties(dtype, "f32" if dtype == "float32" else "bf16")
+
+
+def test_llama_cpp_by_itself_has_what_it_has_under_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = Enum("ggml_type", ["GGML_TYPE_F16"])
+
+    def params() -> SimpleNamespace:
+        """xllamacpp's, with its defaults of what one of the two sets."""
+        caches = dict.fromkeys(("cache_type_k", "cache_type_v"), types.GGML_TYPE_F16)
+        parts = {name: SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
+        return SimpleNamespace(n_batch=2048, ui=True, endpoint_slots=True, port=8080, api_keys=[], **caches, **parts)
+
+    library: Any = SimpleNamespace(CommonParams=params, Server=vars, ggml_type=types)
+    monkeypatch.setitem(sys.modules, "xllamacpp", library)
+    config = ModelConfig.parse(backends.llama_cpp(tmp_path))
+    slots = loading.Slots(config.max_num_seqs, LONGEST)
+    ours = vars(loading._params(library, config, tmp_path / "model.gguf", slots, "key"))
+    alone = llama_cpp.server(tmp_path, batch=llama_cpp.BATCH)
+    assert {name for name in ours if ours[name] != alone[name]} == {"api_keys", "ui", "endpoint_slots", "port"}
+    assert ours.keys() == alone.keys()
+
+
+def test_vllm_by_itself_has_what_it_has_under_the_pipeline(tmp_path: Path) -> None:
+    config = ModelConfig.parse(backends.SETTINGS["vllm"](tmp_path, "bfloat16") | {"backend": "vllm"})
+    ours = vllm_back_end._arguments(config, tmp_path, ["enforce_eager"])
+    alone = {"max_num_batched_tokens": 2048, **ours}  # vLLM's default for what is neither LLM nor its server
+    assert {name: alone[name] for name in vllm.BACK_END} == vllm.BACK_END
+    assert ours["kv_cache_memory_bytes"] == int(vllm.KV_CACHE_GIB) * 2**30
