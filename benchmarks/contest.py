@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.contenders import CONTENDERS, DTYPES, GEMM_BOUND
 from benchmarks.environments import cache_folder
-from benchmarks.memory import peak_rss_mb
+from benchmarks.memory import peak_rss_mb, processor_seconds
 from benchmarks.results import Match, Row, as_json, describe_machine, keep, read
 from benchmarks.side_process import SideProcess, side_process
 from benchmarks.sides import Unsupported
@@ -41,6 +41,7 @@ class Contestant:
         self.memory: dict[str, float] = self._process.ask("first token")["memory"]
         self.first_token_s = time.perf_counter() - began
         self.rates: list[float] = []
+        self.processor_s: list[float] = []
         self.peak_rss_mb = peak_rss_mb(self._process.pid, self._process.mark)
 
     def warm_up(self) -> None:
@@ -49,10 +50,15 @@ class Contestant:
 
     def round(self) -> None:
         """Run the workload once."""
+        before = self._processor_seconds()
         answer = self._process.ask("run")
+        self.processor_s.append(self._processor_seconds() - before)
         self.rates.append(answer["tokens"] / answer["seconds"])
         self.memory = answer["memory"]
         self.peak_rss_mb = max(self.peak_rss_mb, peak_rss_mb(self._process.pid, self._process.mark))
+
+    def _processor_seconds(self) -> float:
+        return processor_seconds(self._process.pid, self._process.mark)
 
     def row(self, match: Match) -> Row:
         """The figures so far."""
@@ -64,6 +70,7 @@ class Contestant:
             peak_rss_mb=round(self.peak_rss_mb),
             load_s=round(self.load_s, 2),
             first_token_s=round(self.first_token_s, 2),
+            processor_s=round(statistics.median(self.processor_s), 1),
             memory={name: round(size) for name, size in self.memory.items()},
             versions=self.versions,
             machine=describe_machine(),

@@ -30,6 +30,7 @@ def shares(rows: list[Row]) -> Iterator[str]:
     ours = {row.match: row for row in rows if row.engine.startswith(PIPELINE)}
     for row in rows:
         line = f"{row.match} {row.engine:20} {row.tokens_per_s:8.1f} tokens/s, {row.peak_rss_mb or 0:6.0f} MB"
+        line += "" if row.processor_s is None else f", {row.processor_s:.1f} s of processors"
         pipeline = next((p for p, alone in pairs(rows) if alone is row), ours.get(row.match))
         yield line if pipeline is None or pipeline is row else f"{line}, pipeline {_share(pipeline, row):.2f} of it"
 
@@ -45,7 +46,12 @@ def duel_tables(rows: list[Row]) -> list[str]:
 
 def _table(shape: str, workload: str, rows: list[Row]) -> str:
     sides = "`Generate`", "by itself"
-    head = [f"{shape}, {workload}", *(f"{side}, tokens/s" for side in sides), "share", "load, s", "peak, MB"]
+    is_counted = any(row.processor_s is not None for row in rows)
+    head = [
+        *(f"{shape}, {workload}", *(f"{side}, tokens/s" for side in sides), "share"),
+        *(["processor time, s"] if is_counted else []),
+        *("load, s", "peak, MB"),
+    ]
     lines = [head, ["---"] * len(head)]
     for pipeline, alone in pairs(rows):
         lines.append(
@@ -54,6 +60,7 @@ def _table(shape: str, workload: str, rows: list[Row]) -> str:
                 _rate(pipeline),
                 _rate(alone),
                 f"{_share(pipeline, alone):.2f}",
+                *([" / ".join(map(_processor_time, (pipeline, alone)))] if is_counted else []),
                 " / ".join(f"{row.load_s or 0:.0f}" for row in (pipeline, alone)),
                 " / ".join(f"{row.peak_rss_mb or 0:,.0f}" for row in (pipeline, alone)),
             ]
@@ -67,3 +74,7 @@ def _share(pipeline: Row, alone: Row) -> float:
 
 def _rate(row: Row) -> str:
     return f"{row.tokens_per_s:,.0f} ({min(row.rounds):,.0f}–{max(row.rounds):,.0f})"
+
+
+def _processor_time(row: Row) -> str:
+    return "–" if row.processor_s is None else f"{row.processor_s:,.1f}"

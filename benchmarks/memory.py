@@ -1,4 +1,6 @@
-"""Peak resident memory of a process and all that it started, read from outside, the same way for every contestant."""
+"""Peak resident memory and processor time of a process and all that it started, read from outside, the same way for
+every contestant.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,24 @@ def rss_mb(pid: int, mark: str) -> float:
     return sum(_kb(process.pid, "VmRSS:") for process in _family(pid, mark)) / 1024
 
 
+def processor_seconds(pid: int, mark: str) -> float:
+    """User and system time of the same processes, and of their children that have ended and were waited for."""
+    return sum(_processor_seconds(process) for process in _family(pid, mark))
+
+
 def _family(pid: int, mark: str) -> Iterator[psutil.Process]:
     name, _, value = mark.partition("=")
     descendants = set(psutil.Process(pid).children(recursive=True)) | {psutil.Process(pid)}
     for process in psutil.process_iter(["environ"]):
         if process in descendants or (process.info["environ"] or {}).get(name) == value:
             yield process
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        times = process.cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
+    return 0.0
 
 
 def _kb(pid: int, name: str) -> int:

@@ -37,6 +37,8 @@ class Row:
     load_s: float | None = None
     first_token_s: float | None = None
     """Seconds from the start of the process to the first token of a first request."""
+    processor_s: float | None = None
+    """Seconds of processor time that a round takes all its processes, the median; None where it was not counted."""
     memory: dict[str, float] = field(default_factory=dict)
     """What of it the side can name: `weights_mb`, and `kv_mb`, the KV cache as far as it was ever written."""
     versions: dict[str, str] = field(default_factory=dict)

@@ -78,7 +78,8 @@ def _cell(row: Row | None, best: float) -> str:
     spread = f" ({min(row.rounds):,.0f}–{max(row.rounds):,.0f})" if len(row.rounds) > 1 else ""
     rate = f"**{rate}**" if row.tokens_per_s == best else rate
     memory = "" if row.peak_rss_mb is None else f", {row.peak_rss_mb:,.0f} MB"
-    return f"{rate}{spread}{memory}"
+    processors = "" if row.processor_s is None else f", {row.processor_s:,.1f} s"
+    return f"{rate}{spread}{memory}{processors}"
 
 
 def _circumstances(rows: list[Row]) -> str:
@@ -87,8 +88,12 @@ def _circumstances(rows: list[Row]) -> str:
     machines = sorted({row.machine for row in rows if row.machine})
     days = sorted({row.taken for row in rows if row.taken})
     times = " or ".join(map(str, rounds))
+    is_counted = any(row.processor_s is not None for row in rows)
+    of_all = (
+        "peak memory and processor time of a round, of all processes" if is_counted else "peak memory of all processes"
+    )
     said = [
-        f"Medians of {times} interleaved rounds (lowest–highest), peak memory of all processes",
+        f"Medians of {times} interleaved rounds (lowest–highest), {of_all}",
         *(f"on {machine}" for machine in machines),
         *([", ".join(versions)] if versions else []),
         *([f"taken {', '.join(days)}"] if days else []),

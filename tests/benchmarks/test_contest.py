@@ -88,6 +88,7 @@ def test_each_match_has_a_row_for_each_side_that_can_take_part(
         ("fake", "bfloat16", 2),
     ]
     assert all((row.peak_rss_mb or 0) > 1 and row.first_token_s and row.load_s is not None for row in rows)
+    assert all(row.processor_s is not None and row.processor_s >= 0 for row in rows)
     assert "tiny tiny int8: fake is left out: a fake has no int8" in capsys.readouterr().out
 
 

@@ -1,6 +1,7 @@
 """A pipeline and its engine by itself: who meets whom, what is kept of it, and its table."""
 
 import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,18 @@ def test_a_line_of_the_table_has_both_and_the_share() -> None:
     assert "| opt-125m, skewed | `Generate`, tokens/s | by itself, tokens/s | share | load, s | peak, MB |" in table
     assert "| vllm, bfloat16 | 90 (89–91) | 100 (99–101) | 0.90 | 3 / 3 | 1,500 / 1,500 |" in table
     assert "| openvino, bfloat16 | 51 (50–52) | 50 (49–51) | 1.02 |" in table
+
+
+def test_processor_time_of_both_stands_beside_the_rates_where_it_was_counted() -> None:
+    counted = replace(_row("pipeline-vllm", 90), processor_s=1234.56)
+    table = tables([counted, replace(_row("vllm", 100), processor_s=23.0), _row("pipeline-torch", 1), _row("torch", 2)])
+    assert "| share | processor time, s | load, s | peak, MB |" in table
+    assert "| 0.90 | 1,234.6 / 23.0 | 3 / 3 |" in table
+    assert "| 0.50 | – / – | 3 / 3 |" in table
+    assert "peak memory and processor time of a round, of all processes" in " ".join(table.split())
+    assert list(shares([counted])) == [
+        "opt-125m skewed bfloat16 pipeline-vllm            90.0 tokens/s,   1500 MB, 1234.6 s of processors"
+    ]
 
 
 def test_a_pipeline_is_set_against_each_side_of_its_match() -> None:
