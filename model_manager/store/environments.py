@@ -3,14 +3,15 @@
     <cache>/engines/<name>/bin/python     what `millrace engines install NAME` made
     <cache>/engines/source-<hash>/        a link to this package, so that the engine runs the code of who started it
 
-An environment has the engine's pinned packages and those that the inference process itself imports. It is made beside
-its place and renamed, so one that is there is whole.
+An environment has the engine's pinned packages and those that the inference process itself imports; uv takes what these
+depend on as it was on one day (AS_OF). It is made beside its place and renamed, so one that is there is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -22,12 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from ..wire.backends import BACKENDS, Backend, BuiltFor, Pins
+from ..wire.backends import AS_OF, BACKENDS, Backend, BuiltFor, Pins
 from ..wire.config import ModelConfig, cache_folder
 from ..wire.errors import ConfigError, ModelLoadFailed
 from ..wire.extras import check_engine_extra, lacking, pip_install
 from ..wire.manager_place import ManagerPlace
 from ..wire.tcp import TcpManager
+
+log = logging.getLogger(__name__)
 
 PROCESS_PACKAGES = ("llguidance>=1.7,<2", "msgspec==0.22.0", "numpy>=2.3,<3", "psutil==7.2.2", "tokenizers>=0.22,<1")
 """What the inference process imports whatever the engine; some engines pin versions of three of them."""
@@ -200,7 +203,7 @@ def installed_version(backend: Backend) -> str:
 
 
 def _noted(pins: Pins) -> str:
-    return "\n".join([*pins.packages, *pins.overrides, *PROCESS_PACKAGES])
+    return "\n".join([*pins.packages, *pins.overrides, *PROCESS_PACKAGES, f"as of {AS_OF}"])
 
 
 def _build_here(backend: Backend) -> BuiltFor:
@@ -212,6 +215,8 @@ def install(backend: Backend, device: BuiltFor | None = None) -> Path:
 
     `device`: by default cuda where this machine has NVIDIA's driver and there is a build for it. Raises ConfigError for
     a back end that needs no environment or has no such build, ModelLoadFailed where a package cannot be installed.
+
+    Without uv, pip takes the newest versions of what the packages depend on, and a warning says so.
     """
     if not backend.packages:
         raise ConfigError(f"backend={backend.name!r}: runs in millrace's own Python, and needs no environment")
@@ -239,6 +244,12 @@ def _install(backend: Backend, pins: Pins, place: Path) -> None:
     uv, python = _uv(), str(place / "bin" / "python")
     if pins.overrides and uv is None:
         raise ModelLoadFailed(f"the environment of the back end {backend.name} is made by uv: pip install uv")
+    if uv is None:
+        log.warning(
+            "pip makes the environment of %s, with the newest versions of what its packages depend on; with uv (pip"
+            " install uv) they are of before %s",
+            *(backend.name, AS_OF),
+        )
     overrides = place / "overrides.txt"
     overrides.write_text("\n".join(pins.overrides))
     by_uv = [str(uv), "pip", "install", "--python", python, "--override", str(overrides)]
@@ -246,7 +257,9 @@ def _install(backend: Backend, pins: Pins, place: Path) -> None:
 
 
 def _run(command: list[str], backend: Backend) -> None:
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
+    """A UV_EXCLUDE_NEWER of this process's environment is stronger than our day: an index may tell no dates."""
+    dated = {"UV_EXCLUDE_NEWER": AS_OF, **os.environ}
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, env=dated)
     if done.returncode:
         raise ModelLoadFailed(
             f"the environment of the back end {backend.name} is not made: {' '.join(command[:4])} … ended with status"

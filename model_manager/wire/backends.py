@@ -41,6 +41,11 @@ HOSTED_PARAMETERS = frozenset(("max_tokens", "stop", "stop_token_ids", "include_
 _DEFAULTS = SamplingParams()
 
 
+AS_OF = "2026-11-27T00:00:00Z"
+"""What the packages of an environment depend on has the versions that were uploaded before this, the last ones with
+which the tests of the engines ran. It moves with the pins in the table below."""
+
+
 @dataclass(frozen=True)
 class Pins:
     """What a Python environment is made of."""

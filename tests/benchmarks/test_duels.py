@@ -92,15 +92,15 @@ def test_openvino_by_itself_has_what_it_has_under_the_pipeline(tmp_path: Path, d
 def test_llama_cpp_by_itself_has_what_it_has_under_the_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    types = Enum("ggml_type", ["GGML_TYPE_F16"])
+    ggml_type = Enum("ggml_type", ["GGML_TYPE_F16"])
 
     def params() -> SimpleNamespace:
         """xllamacpp's, with its defaults of what one of the two sets."""
-        caches = dict.fromkeys(("cache_type_k", "cache_type_v"), types.GGML_TYPE_F16)
+        caches = dict.fromkeys(("cache_type_k", "cache_type_v"), ggml_type.GGML_TYPE_F16)
         parts = {name: SimpleNamespace() for name in ("model", "cpuparams", "cpuparams_batch")}
         return SimpleNamespace(n_batch=2048, ui=True, endpoint_slots=True, port=8080, api_keys=[], **caches, **parts)
 
-    library: Any = SimpleNamespace(CommonParams=params, Server=vars, ggml_type=types)
+    library: Any = SimpleNamespace(CommonParams=params, Server=vars, ggml_type=ggml_type)
     monkeypatch.setitem(sys.modules, "xllamacpp", library)
     config = ModelConfig.parse(backends.llama_cpp(tmp_path))
     slots = loading.Slots(config.max_num_seqs, LONGEST)

@@ -2,12 +2,12 @@
 
 import re
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.store import environments
 from millrace.model_manager.store.environments import (
     EngineState,
     built_for,
@@ -18,22 +18,18 @@ from millrace.model_manager.store.environments import (
     installed_version,
     state,
 )
-from millrace.model_manager.wire.backends import BACKENDS, Backend
+from millrace.model_manager.wire.backends import AS_OF, BACKENDS, Backend
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
 from millrace.pipelines.cli import dispatch
+from tests.model_manager.store.package_index import package_index, write_wheel
 
 STARTS = EngineState("starts here")
 
 
-def write_engine(wheel: Path, content: str) -> None:
-    """The wheel of an engine with such a module: it needs no build."""
-    about = "small_engine-1.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("small_engine.py", content)
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: small-engine\nVersion: 1\n")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{about}/RECORD", "")
+def write_engine(wheel: Path, content: str, requires: str = "") -> None:
+    """The wheel of an engine with such a module."""
+    write_wheel(wheel.parent, "small_engine", "1", content, requires)
 
 
 @pytest.fixture
@@ -71,6 +67,56 @@ def test_an_environment_of_other_versions_is_told(backend: Backend) -> None:
     install(backend)
     newer = replace(backend, packages=(*backend.packages, "another==1"))
     assert state(newer) == EngineState("has other versions", "millrace engines install small")
+
+
+@pytest.mark.parametrize(
+    ("uploaded", "of_the_process", "version"),
+    [
+        ({"1.0": "2026-01-01T00:00:00Z", "2.0": "2099-01-01T00:00:00Z"}, None, "1.0"),
+        ({"1.0": "2026-01-01T00:00:00Z", "2.0": "2099-01-01T00:00:00Z"}, "2100-01-01", "2.0"),
+        ({"1.0": "", "2.0": ""}, "false", "2.0"),
+    ],
+    ids=["our day", "the user's day", "an index without dates"],
+)
+def test_what_the_packages_depend_on_is_as_it_was_on_one_day(
+    *,
+    backend: Backend,
+    wheel: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uploaded: dict[str, str],
+    of_the_process: str | None,
+    version: str,
+) -> None:
+    write_engine(wheel, "", requires="dependency")
+    monkeypatch.setattr(environments, "PROCESS_PACKAGES", ())
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.delenv("UV_EXCLUDE_NEWER", raising=False)
+    if of_the_process:
+        monkeypatch.setenv("UV_EXCLUDE_NEWER", of_the_process)
+    with package_index(tmp_path / "index", "dependency", uploaded) as url:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", url)
+        python = install(backend)
+    assert [each.name for each in python.parents[1].glob("lib/python3*/site-packages/dependency-*")] == [
+        f"dependency-{version}.dist-info"
+    ]
+
+
+def test_an_environment_of_another_day_is_told(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(backend)
+    monkeypatch.setattr(environments, "AS_OF", "2099-01-01T00:00:00Z")
+    assert state(backend) == EngineState("has other versions", "millrace engines install small")
+
+
+def test_pip_which_knows_no_day_is_told_once(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(environments, "_uv", lambda: None)
+    monkeypatch.setattr(environments, "_run", lambda _command, _backend: None)
+    install(backend)
+    (message,) = caplog.messages
+    assert message.startswith("pip makes the environment of small, with the newest versions of what")
+    assert AS_OF in message
 
 
 def test_an_engine_that_does_not_import_says_why(backend: Backend, wheel: Path) -> None:
