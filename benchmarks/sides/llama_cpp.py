@@ -44,10 +44,14 @@ def server(folder: Path, port: int = 0, batch: int | None = None) -> Any:
 class LlamaCppServer:
     """`/completion` for each request, a thread each; `SLOTS` of them run at once, batched by the server."""
 
+    def __init__(self, as_back_end: bool = False) -> None:
+        """`as_back_end`: with its batches; else with llama.cpp's."""
+        self._batch = BATCH if as_back_end else None
+
     def load(self, folder: Path, dtype: str) -> None:
         del dtype  # the file's
         self._words = words_of(folder.with_name(folder.name.partition(".gguf")[0]))
-        self._server = server(folder, batch=BATCH)
+        self._server = server(folder, batch=self._batch)
         self._address = str(self._server.listening_address).partition("//")[2]
 
     def run(self, items: list[Item]) -> list[int]:

@@ -9,17 +9,18 @@ from typing import Any
 from benchmarks.workload import Item
 
 KV_CACHE_GIB = "2"
-BACK_END = {"enforce_eager": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
-"""As millrace's back end has vLLM on a CPU: the first is an option of the benchmark, the second a default of millrace,
-the third what vLLM gives an engine that is no `LLM`. `LLM` has 256 and 4,096."""
+EAGER = {"enforce_eager": True}
+BACK_END = EAGER | {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
+"""As millrace's back end has vLLM on a CPU, not compiled: 64 is a default of millrace, 2,048 what vLLM gives an engine
+that is no `LLM`. `LLM` has 256 and 4,096."""
 
 
 class Vllm:
     """`LLM.generate` with all requests at once, each with its own length; text is not asked for."""
 
-    def __init__(self, as_back_end: bool = False) -> None:
-        """`as_back_end`: nothing is compiled, and batches are as large as in millrace's back end."""
-        self._further: dict[str, Any] = BACK_END if as_back_end else {}
+    def __init__(self, further: dict[str, Any] | None = None) -> None:
+        """`further` arguments of `LLM`; none: it compiles, and has its own batches."""
+        self._further = further or {}
 
     def load(self, folder: Path, dtype: str) -> None:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = KV_CACHE_GIB

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.duels import BEAM, DUELS, shares
+from benchmarks.duels import BEAM, DEFAULTS, DUELS, shares
 from benchmarks.results import Match, Row, keep_duel, read
 from benchmarks.sides import backends, llama_cpp, openvino, vllm
 from benchmarks.table import tables
@@ -30,9 +30,9 @@ def _row(engine: str, rate: float) -> Row:
 
 
 def test_every_side_of_a_duel_is_known_and_its_two_take_the_same_matches() -> None:
-    for sides in [*DUELS.values(), *BEAM.values()]:
+    for sides in [*DUELS.values(), *BEAM.values(), *DEFAULTS.values()]:
         assert set(sides) <= set(CONTENDERS)
-    for sides in DUELS.values():
+    for sides in [*DUELS.values(), *DEFAULTS.values()]:
         first, second = (CONTENDERS[side] for side in sides)
         assert (first.dtypes, first.shapes) == (second.dtypes, second.shapes)
 
