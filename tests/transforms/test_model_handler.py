@@ -1,13 +1,19 @@
+import shutil
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.ml.inference.base import KeyedModelHandler, KeyModelMapping, PredictionResult, RunInference
 
+from millrace.model_manager.client.status import stop_models
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, EngineLost
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Prompt
 from millrace.transforms.model_handler import ManagedModelHandler
+from tests.runtime_folders import status_of
 from tests.transforms.clients import PickyClient
 from tests.transforms.running import check, pipeline
 
@@ -64,6 +70,46 @@ def test_keys_choose_the_model_by_beams_own_mapping() -> None:
         check(
             found, lambda rows: sorted(rows) == [("a", "ONE", "org/a"), ("b", "TWO", "org/a"), ("c", "THREE", "org/c")]
         )
+
+
+def test_keys_choose_among_the_models_of_one_manager(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real manager and its processes, with the torch-free engine: Beam holds a client of each model."""
+    runtime = tmp_path_factory.mktemp("keyed") / "rt"
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(runtime))
+    folders = {key: str(shutil.copytree(resolve(EMBEDDED_MODEL), tmp_path / key)) for key in ("a", "b")}
+    soon, keyed = ManagerConfig(linger=60, orphan_grace=60), [(key, f"question {n}") for n in range(20) for key in "ab"]
+    mappings = [
+        KeyModelMapping(
+            [key],
+            ManagedModelHandler(
+                ModelConfig(model=folder, backend="fake"), SamplingParams(max_tokens=3 + n), manager=soon
+            ),
+        )
+        for n, (key, folder) in enumerate(folders.items())
+    ]
+    try:
+        with pipeline() as p:
+            answers = p | beam.Create(keyed) | RunInference(KeyedModelHandler(mappings))
+            found = answers | beam.MapTuple(
+                lambda key, row: (
+                    key,
+                    row.example,
+                    row.model_id,
+                    row.inference.model,
+                    len(row.inference.token_ids),
+                    row.inference.finish_reason,
+                )
+            )
+            wanted = [(key, text, folders[key], folders[key], 3 + "ab".index(key), "length") for key, text in keyed]
+            check(found, lambda rows: sorted(rows) == sorted(wanted))
+        status = status_of(runtime)
+        assert status is not None
+        assert {model.model for model in status.models} == set(folders.values())
+        assert sorted(job.finished for job in status.jobs) == [20, 20], "each handler is a job of the one manager"
+    finally:
+        stop_models(runtime)
 
 
 def test_inference_args_are_sampling_parameters() -> None:
