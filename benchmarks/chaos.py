@@ -13,7 +13,7 @@ company where its random number lies within a rounding error of the next token's
 are the longest seconds without a new row from a blow to the next one, by kind (how many, median, mean, highest).
 `tokens` has what the engines of both runs computed (of prompts and answers) and generated, counted in the engines, and
 what the last summary calls computed again. `processor_seconds` cover all processes of the job. `left_behind` is
-what is there ten seconds after the end. The last line is JSON.
+what is there ten seconds after the end: processes, files, ports, shared memory. The last line is JSON.
 """
 
 from __future__ import annotations

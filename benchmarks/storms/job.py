@@ -24,6 +24,7 @@ from tests.json_lines import rows_of, write_rows
 from tests.runtime_folders import processes_of
 
 from . import control_groups
+from .held import Held
 from .seam_tokens import counted
 
 _FILES = 16
@@ -37,6 +38,8 @@ _MODULES = {
     "prism": "prism",
 }
 """Roles, by a word of the command line."""
+_LOOK = 0.5
+"""Seconds between two looks at what its processes hold."""
 
 
 def prompts(rows: int, seed: int) -> list[dict[str, Any]]:
@@ -71,6 +74,8 @@ class Job:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._known: dict[Path, int] = {}
         self._written: set[str] = set()
+        self._held = Held()
+        self._looked_at = 0.0
 
     @property
     def runtime(self) -> Path:
@@ -123,9 +128,15 @@ class Job:
         self.process.wait()
 
     def status(self) -> int | None:
-        """How the launcher ended; None while it runs."""
+        """How the launcher ended; None while it runs. Now and then it looks at what the job's processes hold."""
         assert self.process is not None, "it was started"
-        return self.process.poll()
+        if (status := self.process.poll()) is None and time.monotonic() > self._looked_at + _LOOK:
+            self._look()
+        return status
+
+    def _look(self) -> None:
+        self._held.look(each.pid for each in processes_of(self.runtime))
+        self._looked_at = time.monotonic()
 
     def wait(self, within: float) -> int:
         """How the launcher ended; raises TimeoutError, and kills it, if it goes on for so many seconds."""
@@ -189,11 +200,13 @@ class Job:
         return int(found[1].replace(",", "")) if found else 0
 
     def left_behind(self) -> list[str]:
-        """Processes, and what is in the runtime folder, the temporary folder and beside the output."""
+        """Processes, ports, shared memory, and what is in the runtime and temporary folders and beside the output."""
+        self._look()
         processes = [f"process {each.pid} {' '.join(each.info['cmdline'])}" for each in processes_of(self.runtime)]
         places = [self.runtime, *(self.folder / "tmp").iterdir(), self.folder / "out" / "c.tmp"]
         claims = (self.folder / "out").glob(".millrace/*.claim")
-        return processes + [str(path.relative_to(self.folder)) for path in (*places, *claims) if path.exists()]
+        paths = [str(path.relative_to(self.folder)) for path in (*places, *claims) if path.exists()]
+        return processes + self._held.left() + paths
 
 
 def _is_of(process: psutil.Process, word: str) -> bool:
