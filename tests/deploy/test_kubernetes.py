@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import operator
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
+from jsonschema import Draft202012Validator
 
 from millrace.model_manager.wire.address import TcpAddress, parse_address
 from millrace.model_manager.wire.manager_place import ADDRESS_VARIABLE, KEY_VARIABLE
@@ -16,6 +20,7 @@ from millrace.pipelines.commands.manager import manager_parser
 from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.runners.worker_pool import DEFAULT_ADDRESS
 from tests.model_manager.backends.environments import made, named
+from tests.servers import flink_operator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -87,13 +92,34 @@ def test_a_pod_is_the_images_user_who_alone_can_read_the_key(kind: str) -> None:
     assert pod(kind)["volumes"][0]["secret"]["defaultMode"] == 0o440, "root's file, of the pod's group"
 
 
+@pytest.mark.runners
+def test_flinks_operator_takes_its_cluster() -> None:
+    cluster = objects()["FlinkDeployment"]
+    _, version = cluster["apiVersion"].split("/")
+    takes = Draft202012Validator(flink_operator.deployment_schema(version))
+    assert [error.message for error in takes.iter_errors(cluster)] == []
+
+    def refused(*path: str, to: Any) -> str:
+        """What the schema says where one field is another."""
+        changed = copy.deepcopy(cluster)
+        place = functools.reduce(operator.getitem, path[:-1], changed)
+        place[path[-1]] = to
+        (error,) = takes.iter_errors(changed)
+        return str(error.message)
+
+    assert "'v0_9' is not one of" in refused("spec", "flinkVersion", to="v0_9")
+    assert "'two' is not of type 'number'" in refused("spec", "taskManager", "resource", "cpu", to="two")
+    assert "'slots' was unexpected" in refused("spec", "jobManager", "slots", to=1)
+    assert "'nodes' was unexpected" in refused("spec", "taskManager", "podTemplate", "spec", "nodes", to={})
+
+
 @pytest.mark.engines
 @pytest.mark.parametrize("kind", ["Service", *PODS])
 def test_kubernetes_takes_it(kind: str, tmp_path: Path) -> None:
     if _VALIDATOR not in named():
         pytest.skip("ENGINES names others")
     checked = objects()[kind]
-    if kind == "FlinkDeployment":  # the operator's schema is not Kubernetes' own
+    if kind == "FlinkDeployment":  # Kubernetes knows its pod alone; the operator's schema has the rest
         checked = {"apiVersion": "v1", "kind": "Pod", "metadata": checked["metadata"], "spec": pod(kind)}
     (tmp_path / "checked.yaml").write_text(yaml.safe_dump(checked))
     command = [str(made(_VALIDATOR)), "-m", "kubernetes_validate", "--strict", str(tmp_path / "checked.yaml")]

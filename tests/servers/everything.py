@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.servers import chromium, java_project, kafka, prism, prometheus, sql
+from tests.servers import chromium, flink_operator, java_project, kafka, prism, prometheus, sql
 from tests.servers.flink import SCRIPT
 from tests.servers.python_environment import environment_of
 
@@ -31,6 +31,7 @@ def main() -> None:
         "Kafka": kafka.libraries,
         "Moto": functools.partial(environment_of, "moto"),
         "Flink": _flink,
+        "Flink's operator": flink_operator.api,
         "Beam SQL": sql.jars,
         "deploy/java": java_project.class_path,
     }
