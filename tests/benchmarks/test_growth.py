@@ -45,16 +45,23 @@ def test_the_table_of_resumed_jobs_says_where_the_rows_were() -> None:
     assert lines[3] == "| 1,000 | 500, in the shard of a killed job | 12.3 | 9.9 | 196 |"
 
 
+def test_a_job_with_more_files_than_rows_has_empty_ones(tmp_path: Path) -> None:
+    write_input(tmp_path, range(2), 3)
+    assert [path.read_text().count("\n") for path in sorted(tmp_path.iterdir())] == [1, 1, 0]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("files", [3, 50])
 def test_a_job_is_measured_and_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: int
 ) -> None:
     kept = tmp_path / "growth.json"
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")  # the job must not end between two looks
-    monkeypatch.setattr(sys, "argv", ["growth", "--rows", "640", "--files", "3", "--results", str(kept)])
+    monkeypatch.setattr(sys, "argv", ["growth", "--rows", "640", "--files", str(files), "--results", str(kept)])
     main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures == json.loads(kept.read_text())
+    assert figures["files"] == files
     (size,) = figures["sizes"]
     assert size["rows"] == 640
     assert size["shards"] == 1
