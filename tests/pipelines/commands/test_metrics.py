@@ -113,7 +113,7 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
     (model,), (told,) = status["models"], status["jobs"]
     assert last.total("generation_tokens_total", engine=model["key"]) == model["stats"]["generated_tokens"] == 6000
     assert last.total("prompt_tokens_total", model_name=model["model"]) == model["stats"]["prompt_tokens"]
-    assert last.total("job_rows_done_total", job=told["job"]) == told["finished"] == 300
+    assert last.total("job_rows_done_total", job_name=told["job"]) == told["finished"] == 300
     assert last.total("resident_memory_bytes", kind="engine") == int(model["stats"]["rss_mb"] * 2**20)
 
 
