@@ -54,13 +54,17 @@ def main() -> None:
                 found[name].append(_round(port, process.pid, arguments, tokens, is_stream=name == "streamed"))
                 print(f"{name}: {1000 * found[name][-1]:.3f} ms of processor a request", flush=True)
         kb = _idle_streams(port, process.pid, arguments.idle)
-    conclude(_figures(arguments, found) | {"idle_streams": arguments.idle, "kb_an_idle_stream": round(kb)}, None)
+    figures = _figures(arguments, found) | {"idle_streams": arguments.idle, "kb_an_idle_stream": round(kb)}
+    conclude(figures, arguments.results)
 
 
 def _figures(arguments: argparse.Namespace, found: dict[str, list[float]]) -> dict[str, Any]:
     whole, streamed = (statistics.median(found[name]) for name in ("whole", "streamed"))
     return {
         "connections": arguments.connections,
+        "max_tokens": arguments.max_tokens,
+        "stream_tokens": arguments.stream_tokens,
+        "rounds_cpu_s": {name: [round(each, 6) for each in rounds] for name, rounds in found.items()},
         "cpu_ms_a_request": round(1000 * whole, 3),
         "requests_a_core_s": round(1 / whole),
         "cpu_us_a_streamed_token": round(1e6 * streamed / arguments.stream_tokens, 1),
@@ -135,6 +139,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="of each kind")
     parser.add_argument("--idle", type=int, default=2000, help="streams that wait, for the memory of each")
     parser.add_argument("--core", type=int, default=0, help="that the server runs on")
+    parser.add_argument("--results", type=Path, help="file to keep the last line in")
     return parser.parse_args()
 
 

@@ -33,6 +33,8 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return _sizes(figures["sizes"])
     if "hang_ups" in figures:
         return _hang_ups(figures)
+    if "kb_an_idle_stream" in figures:
+        return _http_cost(figures)
     if "stretches" in figures:
         return _stretches(figures)
     if "resumed" in figures:
@@ -52,6 +54,26 @@ def _differing(figures: dict[str, Any]) -> list[list[str]]:
         for name, leads in figures["differing"].items()
     ]
     return [head, ["---"] * len(head), *rows]
+
+
+def _http_cost(figures: dict[str, Any]) -> list[list[str]]:
+    """What the server's process costs; ranges are over the rounds."""
+    whole, streamed = (figures["rounds_cpu_s"][name] for name in ("whole", "streamed"))
+    us = [1e6 * each / figures["stream_tokens"] for each in streamed]
+    head = [
+        f"{figures['connections']} connections, {figures['max_tokens']} tokens an answer",
+        "processor time",
+        "a core",
+    ]
+    request = f"{figures['cpu_ms_a_request']:.2f} ms ({1000 * min(whole):.2f}–{1000 * max(whole):.2f})"
+    token = f"{figures['cpu_us_a_streamed_token']:.0f} us ({min(us):.0f}–{max(us):.0f})"
+    return [
+        head,
+        ["---"] * len(head),
+        ["a request", request, f"{figures['requests_a_core_s']:,} requests/s"],
+        ["a streamed token", token, f"{figures['streamed_tokens_a_core_s']:,} tokens/s"],
+        [f"{figures['idle_streams']:,} streams that wait", "–", f"{figures['kb_an_idle_stream']} KB each"],
+    ]
 
 
 def _starts(starts: list[dict[str, Any]]) -> list[list[str]]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from benchmarks.contenders import GEMM_BOUND
 from benchmarks.results import Match, Row, keep
+from benchmarks.small_tables import small_table
 from benchmarks.table import PAGES, rendered, tables
 
 BF16, FP32 = Match("opt-125m", "skewed", "bfloat16"), Match("opt-125m", "skewed", "float32")
@@ -48,3 +49,25 @@ def test_only_what_stands_between_markers_is_replaced(tmp_path: Path) -> None:
 def test_what_was_never_measured_is_left_as_it_stands(tmp_path: Path) -> None:
     text = "<!-- benchmarks/results/none.json -->\nnot yet\n<!-- end -->\n"
     assert rendered(text, tmp_path) == text
+
+
+def test_the_cost_of_http_has_a_line_for_requests_tokens_and_idle_streams() -> None:
+    figures = {
+        "connections": 40,
+        "max_tokens": 10,
+        "stream_tokens": 100,
+        "rounds_cpu_s": {"whole": [0.0003, 0.00025], "streamed": [0.0014, 0.0015]},
+        "cpu_ms_a_request": 0.275,
+        "requests_a_core_s": 3636,
+        "cpu_us_a_streamed_token": 14.5,
+        "streamed_tokens_a_core_s": 68966,
+        "idle_streams": 2000,
+        "kb_an_idle_stream": 18,
+        "machine": "M",
+        "taken": "D",
+    }
+    assert small_table(figures).splitlines()[2:5] == [
+        "| a request | 0.28 ms (0.25–0.30) | 3,636 requests/s |",
+        "| a streamed token | 14 us (14–15) | 68,966 tokens/s |",
+        "| 2,000 streams that wait | – | 18 KB each |",
+    ]
