@@ -46,6 +46,10 @@ TERMINATED: Mapping[int, int] = {signal.SIGTERM: 143}
 STOPPED: Mapping[int, int] = {signal.SIGTERM: 130}
 """SIGTERM ends a stream, or what waits for a job elsewhere, just as Ctrl-C does."""
 _CTRL_C = {int(signal.SIGINT): 130}
+_broken_by: list[BaseException] = []
+"""What ended the last command, kept until the process ends: its frames may hold a stream into an object store, which
+writes on when it is collected, for minutes if the store is away, and no Ctrl-C ends that.
+"""
 _NO_OTHERS: Mapping[int, int] = {}
 
 
@@ -166,7 +170,7 @@ def at_the_edge(command: Callable[[], int], *, verbose: bool = False, also: Mapp
     """
     with _noticing_interrupts({**_CTRL_C, **also}) as seen:
         try:
-            return _flushed(command())
+            return _flushed(_kept_if_broken(command))
         except Interrupted as error:
             return _tell(str(error), error.status)
         except KeyboardInterrupt:
@@ -180,6 +184,14 @@ def at_the_edge(command: Callable[[], int], *, verbose: bool = False, also: Mapp
             if verbose:
                 traceback.print_exc()
             return _tell(*_sentence_and_status(error))
+
+
+def _kept_if_broken(command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except BaseException as error:
+        _broken_by[:] = [error]
+        raise
 
 
 def _noticing_interrupts(statuses: Mapping[int, int]) -> contextlib.AbstractContextManager[list[int]]:

@@ -202,11 +202,14 @@ def _name_of(result: Any) -> str:
 def _what_is_kept(files: OutputFiles | None) -> str:
     if files is None:
         return "what was answered is sent"
-    if is_store_lost(sys.exception()):
-        return what_is_kept_there(files)
-    if files.interrupted("completions"):
-        return f"--resume goes on from what is in {files.temporary}"
-    written = files.current("completions")
+    if is_store_lost(error := sys.exception()):
+        return what_is_kept_there(error, files)
+    try:
+        if files.interrupted("completions"):
+            return f"--resume goes on from what is in {files.temporary}"
+        written = files.current("completions")
+    except (Exception, KeyboardInterrupt):  # an interruption stays one, whatever the store says
+        return what_is_kept_there(error, files)
     return f"what is written is in {written[0]}" if written else "nothing was written"
 
 

@@ -9,6 +9,7 @@ import stat
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from apache_beam.io.filesystems import BeamIOError
 
@@ -23,6 +24,8 @@ _BROKEN = re.compile(rb'<span class="badge bad">(interrupted|failed)<')
 """A badge in the report of a job that did not end (templates/report.html)."""
 _HEAD = 4096
 """Bytes of a file that the mark is looked for in."""
+_half_written: list[Any] = []
+"""Streams into a store, kept: one that is collected goes on writing, for minutes, and no Ctrl-C ends that."""
 
 
 def check_page(flag: str, path: str, rows: Iterable[str], *, replaces: bool) -> None:
@@ -84,8 +87,10 @@ def is_report_of_whole(path: str) -> bool:
 def write_page(path: str, html: str) -> None:
     """Write beside and rename; in an object store a file appears when it is closed. A failure leaves nothing."""
     target = f"{path}.{uuid.uuid4().hex}.new" if is_local(path) else path
+    begun = list[Any]()
     try:
         with create(target) as stream:
+            begun.append(stream)
             stream.write(html.encode("utf-8", "replace"))
         if target != path:
             rename(target, path)
@@ -93,4 +98,6 @@ def write_page(path: str, html: str) -> None:
         if target != path:
             with contextlib.suppress(Exception):
                 remove([target])
+        else:
+            _half_written.extend(begun)
         raise

@@ -8,6 +8,7 @@ import socket
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -16,7 +17,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 class Claimant(msgspec.Struct, frozen=True):
     """A job's process."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(lt=2**31)]
     host: str
     since: str
     token: str = ""
@@ -40,7 +41,7 @@ class Claimant(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decoded(text: bytes) -> Claimant | None:
-        """None while the claim is being written."""
+        """None while the claim is being written, or where it is none."""
         try:
             return msgspec.json.decode(text, type=Claimant)
         except msgspec.MsgspecError:

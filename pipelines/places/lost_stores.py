@@ -1,4 +1,4 @@
-"""A job that ends while the bucket of its output does not answer: it asks the bucket for nothing more, and says so.
+"""A job that ends while the bucket of its output does not answer, or refuses: it asks for nothing more, and says so.
 
 Clients try on for minutes what a store does not answer, and a job that ends looks at its output several times.
 """
@@ -15,47 +15,65 @@ from millrace.transforms.writing.output_files import OutputFiles
 
 _ANSWERS_WITHIN = 5.0
 """Seconds."""
-_LOST = "does not answer; when it does again"
+_GOES_ON = "--resume goes on from what is written there"
 """A part of the note by which an error is known to have come with the loss of the store."""
 
 
 @contextlib.contextmanager
 def store_looked_at(files: OutputFiles | None) -> Iterator[None]:
-    """What ends the block gets a note if the store of the files does not answer: `is_store_lost` of it is then true."""
+    """What ends the block gets a note if the store of the files is lost: `is_store_lost` of it is then true."""
     try:
         yield
     except BaseException as error:
-        if files is not None and not _answers(files):
-            error.add_note(what_is_kept_there(files))
+        note_if_lost(error, files)
         raise
 
 
+def note_if_lost(error: BaseException, files: OutputFiles | None) -> None:
+    """Look at the store of the files, for some seconds; an error that came with its loss gets a note on it."""
+    if files is not None and (lost := _lost(files)) is not None:
+        error.add_note(f"{_bucket(files)} {lost}, {_GOES_ON}")
+
+
 def is_store_lost(error: BaseException | None) -> bool:
-    """Whether a block of `store_looked_at` was left by this, or by what it was raised from."""
+    """Whether this error, or what it was raised from, has such a note."""
+    return _note_of(error) is not None
+
+
+def what_is_kept_there(error: BaseException | None, files: OutputFiles) -> str:
+    """What a user is told to do, who gets an error that came with the loss of the store, or a failure to look at it."""
+    return _note_of(error) or f"{_bucket(files)} does not say what is there; {_GOES_ON}"
+
+
+def _note_of(error: BaseException | None) -> str | None:
     while error is not None:
-        if any(_LOST in note for note in getattr(error, "__notes__", [])):
-            return True
+        for note in getattr(error, "__notes__", []):
+            if _GOES_ON in note:
+                return str(note)
         error = error.__cause__ or error.__context__
-    return False
+    return None
 
 
-def what_is_kept_there(files: OutputFiles) -> str:
-    """What a user is told to do."""
-    bucket = "/".join(files.prefix.split("/")[:3])
-    return f"{bucket} {_LOST}, --resume goes on from what is written there"
+def _bucket(files: OutputFiles) -> str:
+    return "/".join(files.prefix.split("/")[:3])
 
 
-def _answers(files: OutputFiles) -> bool:
-    """Whether the store says within some seconds if a file is there; True for a disk."""
+def _lost(files: OutputFiles) -> str | None:
+    """Why nothing more is to be asked of the store; None where it says if a file is there, as a disk does."""
     if is_local(files.prefix):
-        return True
-    answers: list[bool] = []
+        return None
+    answers = list[str | None]()
 
     def ask() -> None:
-        with contextlib.suppress(Exception):  # a store that refuses this refuses all that would be asked
-            answers.append(exists(files.settings))
+        try:
+            exists(files.settings)
+        except Exception:  # a store that refuses this refuses all that would be asked
+            answers.append("refuses what it is asked; when it allows that again")
+        else:
+            answers.append(None)
 
     thread = threading.Thread(target=ask, name="millrace-ask-store", daemon=True)
     thread.start()
-    thread.join(_ANSWERS_WITHIN)
-    return bool(answers)
+    with contextlib.suppress(KeyboardInterrupt):  # again: whoever waits does so no more
+        thread.join(_ANSWERS_WITHIN)
+    return answers[0] if answers else "does not answer; when it does again"

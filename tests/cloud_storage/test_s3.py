@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from millrace.pipelines.places import bucket_claims
 from millrace.pipelines.places.claimant import Claimant
 from millrace.pipelines.places.claims import claimed_files
 from millrace.transforms.addresses import Files
+from millrace.transforms.files import s3_client
 from tests.job_commands import job_command, started
 from tests.servers.faulty_http import ALWAYS, Fault, FaultyProxy, Held, Lost, Request, Reset, Status, Truncated
 from tests.servers.s3 import S3Bucket, calls, s3
@@ -207,15 +209,59 @@ def test_a_job_whose_store_goes_away_is_interrupted_at_once_and_goes_on_later(
     each_row_once(bucket, runs)
 
 
-def test_a_store_that_stays_away_ends_the_job_with_one_sentence(bucket: S3Bucket, runs: Runs) -> None:
-    gone = threading.Event()
+def lost_from(bucket: S3Bucket, fault: Fault, method: str, path: str) -> threading.Event:
+    """The whole bucket has the fault from a request to a path on; the event is that request."""
+    reached = threading.Event()
 
     def is_hit(request: Request) -> bool:
-        if calls("PUT", "out/c.tmp")(request):
-            gone.set()
-        return gone.is_set()
+        if calls(method, path)(request):
+            reached.set()
+        return reached.is_set()
 
-    bucket.proxy.inject(Lost(), is_hit, ALWAYS)
+    bucket.proxy.inject(fault, is_hit, ALWAYS)
+    return reached
+
+
+def test_a_second_interruption_ends_a_job_whose_store_is_away(bucket: S3Bucket, runs: Runs) -> None:
+    with runs.begun("out/c", "--quiet") as job:
+        assert lost_from(bucket, Status(503), "PUT", "out/c.tmp").wait(_WITHIN)
+        job.send_signal(signal.SIGINT)
+        time.sleep(1)  # it looks at the store by now, for 5 s
+        job.send_signal(signal.SIGINT)
+        _, told = job.communicate(timeout=s3_client.GIVEN_UP_AFTER / 2)  # nothing more is asked of it, and tried again
+    assert job.returncode == 130
+    assert f"{bucket.address} does not answer; when it does again, --resume goes on" in told
+    bucket.proxy.heal()
+    each_row_once(bucket, runs)
+
+
+def test_an_interrupted_report_into_a_store_that_is_away_ends_the_job(bucket: S3Bucket, runs: Runs) -> None:
+    release = threading.Event()
+    with runs.begun("out/c", "--quiet") as job:
+        assert lost_from(bucket, Held(threading.Event(), release), "PUT", "out/c.report.html").wait(_WITHIN)
+        job.send_signal(signal.SIGINT)
+        _, told = job.communicate(timeout=_WITHIN)
+        assert not release.is_set(), "no answer came before its end"
+        release.set()
+    assert job.returncode == 130
+    assert f"millrace: interrupted; {bucket.address} does not answer; when it does again, --resume goes on" in told
+    bucket.proxy.heal()
+    each_row_once(bucket, runs)
+
+
+def test_a_store_that_refuses_in_the_middle_is_said_to_refuse(bucket: S3Bucket, runs: Runs) -> None:
+    lost_from(bucket, Status(403), "PUT", "out/c.tmp")
+    ended = runs.run("out/c", "--quiet")
+    assert ended.returncode == 1
+    assert re.search(
+        rf"403.*; {bucket.address} refuses what it is asked; when it allows that again, --resume", ended.stderr
+    ), ended.stderr
+    bucket.proxy.heal()
+    each_row_once(bucket, runs)
+
+
+def test_a_store_that_stays_away_ends_the_job_with_one_sentence(bucket: S3Bucket, runs: Runs) -> None:
+    lost_from(bucket, Lost(), "PUT", "out/c.tmp")
     ended = runs.run_impatient("out/c")
     assert ended.returncode == 1
     assert re.search(
@@ -253,6 +299,9 @@ def test_a_killed_jobs_claim_is_taken_over_once_it_is_stale(
 ) -> None:
     bucket.put(CLAIM, Claimant(1, "gone", "2026-01-01 00:00:00 UTC").encoded())
     with pytest.raises(ConfigError, match="pid 1 on host gone"), claimed_files("--output", claiming):
+        pass
+    bucket.put(CLAIM, Claimant(1, "gone", "").encoded().replace(b":1,", b":9999999999999999999999,"))
+    with pytest.raises(ConfigError, match="another job writes"), claimed_files("--output", claiming):
         pass
     monkeypatch.setattr(bucket_claims, "STALE_AFTER", -1.0)
     with claimed_files("--output", claiming):

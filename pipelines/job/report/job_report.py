@@ -21,14 +21,14 @@ from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
-from ...edge import ended_by_second_interrupt, unwrapped
+from ...edge import Interrupted, ended_by_second_interrupt, unwrapped
 from ...flags.job_options import JobOptions
 from ...pages.found_prompts import Input
 from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page
 from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless, span
-from ...places.lost_stores import is_store_lost
+from ...places.lost_stores import is_store_lost, note_if_lost, what_is_kept_there
 from ...places.sources_and_sinks import files_at, files_of, input_format_of
 from ..polling import ReadStatus
 from ..summary import Outcome
@@ -122,7 +122,7 @@ class JobReport:
         files = files_of(self._options)
         if self._is_made or not self._options.report or files is None or is_store_lost(error):
             return
-        with ended_by_second_interrupt(_ENDS_WITHOUT), _warned(self._options.report):
+        with ended_by_second_interrupt(_ENDS_WITHOUT), self._warned():
             outcome = replace(
                 Outcome(
                     completions=0,
@@ -138,10 +138,25 @@ class JobReport:
             if outcome.files or outcome.dead_letter_files:
                 self._write(outcome, *_how_it_broke(error, files.temporary))
 
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """What the block raises, Ctrl-C too, is one warning. Raises Interrupted where the output's store is lost."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
+            _log.warning("the job has no report in %s: %s", self._options.report, why or type(error).__name__)
+            files = files_of(self._options)
+            if files is None or not isinstance(error, KeyboardInterrupt):
+                return
+            note_if_lost(error, files)
+            if is_store_lost(error):
+                raise Interrupted(f"interrupted; {what_is_kept_there(error, files)}") from error
+
     def _write(self, outcome: Outcome, state: str, notes: list[str]) -> bool:
         """Whether it is written. Ctrl-C ends the report alone: the job is over."""
         path, written = self._options.report, []
-        with _warned(path):
+        with self._warned():
             if self.recorder is not None:
                 self.recorder.read()
             report = self._made(outcome, state, notes)
@@ -224,16 +239,6 @@ class JobReport:
             else ""
         )
         return f"{shared}As the manager told when it was last asked."
-
-
-@contextlib.contextmanager
-def _warned(path: str) -> Iterator[None]:
-    """What the block raises, Ctrl-C too, is one warning."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
-        _log.warning("the job has no report in %s: %s", path, why or type(error).__name__)
 
 
 def _is_counted(outcome: Outcome) -> bool:
