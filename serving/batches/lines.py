@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..openai.bodies import why_no_json
 from .record import Problem
 
 MOST_PROBLEMS = 100
@@ -63,7 +64,7 @@ def read_line(number: int, data: bytes, endpoint: str) -> BatchLine:
     try:
         row = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise BadLine("invalid_json_line", f"the line is not JSON: {error}") from None
+        raise BadLine("invalid_json_line", f"the line is not JSON: {why_no_json(error, data)}") from None
     if not isinstance(row, dict):
         raise BadLine("invalid_json_line", "the line is no object: takes custom_id, method, url and body")
     custom_id, body = row.get("custom_id"), row.get("body")

@@ -100,13 +100,16 @@ class RowReader:
 
 
 def output_of(row: dict[str, Any]) -> Output:
-    """The engine's answer that an answer's row was made of, as far as answers over HTTP need it."""
+    """The engine's answer that an answer's row was made of, as far as answers over HTTP need it.
+
+    The row itself has what its first choice has, and the log-probabilities of the prompt.
+    """
     used = row["usage"]
     count = used["completion_tokens"]
-    parts = row.get("choices") or []
-    choices = [_said(each, used, count if at == 0 else 0) for at, each in enumerate(parts)]
     whole = _said(row, used, count)
-    return msgspec.structs.replace(whole, choices=tuple(choices)) if choices else whole
+    if not (others := (row.get("choices") or [])[1:]):
+        return whole
+    return msgspec.structs.replace(whole, choices=(whole, *(_said(each, used, 0) for each in others)))
 
 
 def failure_of(row: dict[str, Any]) -> ErrorInfo:

@@ -119,14 +119,14 @@ def decoded(body: bytes | bytearray) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise HttpError(400, f"the body is not JSON: {_why(error, body)}", code="invalid_json") from None
+        raise HttpError(400, f"the body is not JSON: {why_no_json(error, body)}", code="invalid_json") from None
     if not isinstance(found, dict):
         raise HttpError(400, "the body is not a JSON object", code="invalid_json")
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _why(error: Exception, body: bytes | bytearray) -> str:
-    """What is wrong, where the decoder's own words do not say it."""
+def why_no_json(error: Exception, body: bytes | bytearray) -> str:
+    """What is wrong, also where the decoder's own words do not say it."""
     if isinstance(error, RecursionError):
         return "arrays and objects are nested too deep"
     if half := _HALF.search(body):

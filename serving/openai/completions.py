@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +11,14 @@ import msgspec
 
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.encoding import PromptContent
-from millrace.model_manager.client.engine_client import EngineClient
+from millrace.model_manager.client.tokenizing import Tokenizer
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.logprobs import TokenLogprob
 from millrace.model_manager.wire.openai_answers import choice, reason_word, text_logprobs
 from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.text_offsets import TextOffsets, text_offsets
+from millrace.model_manager.wire.text_offsets import Decode, TextOffsets, text_offsets
 
 from ..requests.exchanges import End
 from ..requests.service import Service
@@ -42,10 +43,12 @@ def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
         raise InvalidRequest(f"best_of={body.best_of}: takes the value of n, {params.n}")
     asked = prompts_of("prompt", body.prompt)
     prompts = [client.encoded(prompt) for prompt in asked]
-    echoed = [*map(partial(_echo, client), asked, prompts)] if body.echo else []
+    texts = [each if isinstance(each, str) else client.tokenizer.decode(each) for each in asked] if body.echo else []
+    echoed = [*map(Echo, texts, prompts)] if body.echo else []
     shown = params.logprobs if body.echo else None
     if shown is not None:
         params = msgspec.structs.replace(params, prompt_logprobs=shown)
+    takes_tokens = BACKENDS[service.served.backend].takes == "tokens"
     return CompletionAnswer(
         body,
         body.model or service.served.model,
@@ -53,7 +56,7 @@ def completion(fields: Mapping[str, Any], service: Service) -> RouteAnswer:
         ignored(fields, CompletionBody),
         params,
         echoed,
-        client.tokenizer.decode if params.logprobs is not None and isinstance(prompts[0], list) else None,
+        client.tokenizer if params.logprobs is not None and takes_tokens else None,
         is_echo_alone,
     )
 
@@ -63,16 +66,15 @@ class Echo:
     """A prompt as it stands before its answers."""
 
     text: str
-    first: TokenLogprob | None
-    """Its first token, of no log-probability: nothing is before it. None where the engine takes text."""
+    prompt: PromptContent
+    """The same as it is asked: token ids, or text where a job or the engine makes token ids of it."""
 
-
-def _echo(client: EngineClient, prompt: str | list[int], encoded: PromptContent) -> Echo:
-    text = prompt if isinstance(prompt, str) else client.tokenizer.decode(prompt)
-    first = encoded[0] if isinstance(encoded, list) else None
-    if not isinstance(first, int):
-        return Echo(text, None)
-    return Echo(text, TokenLogprob(client.tokenizer.decode([first], skip_special_tokens=False), first, 0.0, []))
+    def first(self, tokenizer: Tokenizer) -> TokenLogprob:
+        """Its first token, of no log-probability: nothing is before it."""
+        ids = tokenizer.encode(self.prompt) if isinstance(self.prompt, str) else self.prompt
+        first = ids[0]
+        assert isinstance(first, int), "a completion has no messages"
+        return TokenLogprob(tokenizer.decode([first], skip_special_tokens=False), first, 0.0, [])
 
 
 class CompletionAnswer(RouteAnswer):
@@ -81,18 +83,19 @@ class CompletionAnswer(RouteAnswer):
     prefix, whole_kind, part_kind = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, *given: Any) -> None:
-        """`given`: RouteAnswer's arguments, then the parameters, the prompts if they are to be echoed, what makes the
-        text of tokens if log-probabilities are asked for, and whether the echo is all that is asked for (`max_tokens`
-        of 0).
+        """`given`: RouteAnswer's arguments, then the parameters, the prompts if they are to be echoed, the tokenizer if
+        log-probabilities are asked for and the engine takes tokens, and whether the echo is all that is asked for
+        (`max_tokens` of 0).
         """
-        *common, params, echoed, decode, is_echo_alone = given
+        *common, params, echoed, tokenizer, is_echo_alone = given
         super().__init__(*common)
         self._params: SamplingParams = params
         self._echoed: list[Echo] = echoed
-        self._decode: Callable[..., str] | None = decode
+        self._tokenizer: Tokenizer | None = tokenizer
+        self._decode: Decode | None = None if self._tokenizer is None else self._tokenizer.decode
         self._is_echo_alone: bool = is_echo_alone
         self._prompts: dict[int, list[TokenLogprob]] = {}
-        """The tokens of each echoed prompt, without its first one. The first answer of the prompt brings them."""
+        """The tokens of each echoed prompt. The first answer of the prompt brings them."""
         self._offsets: dict[int, TextOffsets] = {}
         """Where the next tokens of each streamed choice are, once the choice has begun."""
 
@@ -139,17 +142,19 @@ class CompletionAnswer(RouteAnswer):
         echo, tokens = self._echo(index), output.logprobs.tokens
         found = text_logprobs(tokens, text_offsets(output.text, tokens, self._decode, len(echo)))
         prompt = index // self._params.n
-        if output.prompt_logprobs is not None:
-            self._prompts[prompt] = output.prompt_logprobs.tokens
-        before = self._of_prompt(self._echoed[prompt], self._prompts.get(prompt)) if self._echoed else None
+        before = self._of_prompt(prompt, output) if self._echoed else None
         return _joined(before, found) if before and found else found
 
-    def _of_prompt(self, echo: Echo, others: list[TokenLogprob] | None) -> dict[str, Any] | None:
-        """Log-probabilities of an echoed prompt, whose special tokens may be in its text."""
-        if echo.first is None or others is None or self._decode is None:
+    def _of_prompt(self, prompt: int, output: Output) -> dict[str, Any] | None:
+        """Log-probabilities of an echoed prompt, whose special tokens may be in its text; `output`: one of its own."""
+        if self._tokenizer is None:
             return None
-        tokens = [echo.first, *others]
-        found = text_logprobs(tokens, text_offsets(echo.text, tokens, partial(self._decode, skip_special_tokens=False)))
+        echo = self._echoed[prompt]
+        if output.prompt_logprobs is not None:
+            self._prompts[prompt] = [echo.first(self._tokenizer), *output.prompt_logprobs.tokens]
+        tokens = self._prompts.get(prompt)
+        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
+        found = text_logprobs(tokens, text_offsets(echo.text, tokens or [], decode))
         return found and found | {name: [None, *found[name][1:]] for name in ("token_logprobs", "top_logprobs")}
 
     def _echo(self, index: int) -> str:
@@ -164,7 +169,7 @@ def _unanswered(output: Output) -> Output:
         token_ids=[],
         num_tokens=None,
         finish_reason=FinishReason.LENGTH,
-        logprobs=output.logprobs and output.logprobs.part(0, 0),
+        logprobs=None if output.logprobs is None else output.logprobs.part(0, 0),
         choices=tuple(map(_unanswered, output.choices)),
     )
 

@@ -31,11 +31,21 @@ CHATS = [
     line("nothing", CHAT, messages=SAID, response_format=NOTHING),
     line("none", CHAT, messages=SAID, max_completion_tokens=0),
 ]
+PARTS: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "logprobs": 1}
 TEXTS = [
     line("echo", prompt="Once", temperature=0, max_tokens=4, echo=True),
     line("many", prompt=["Once", "Twice"], temperature=0, max_tokens=4, n=2, seed=1),
     line("ids", prompt=[5, 6, 7], temperature=0, max_tokens=4),
     line("default", prompt="Once", temperature=0),
+    line("scored", prompt="hi", temperature=0, max_tokens=2, logprobs=1),
+    line("scored echo", prompt="hi", temperature=0, max_tokens=2, logprobs=1, echo=True),
+    line("scored echoes", prompt=["hi", "x"], temperature=0, max_tokens=2, n=2, seed=1, logprobs=1, echo=True),
+    line("scored echo alone", prompt="hi", max_tokens=0, logprobs=1, echo=True),
+    line("scored echo alone of ids", prompt=[200, 70], max_tokens=0, n=2, logprobs=1, echo=True),
+    line("scored prompt", prompt="hi", temperature=0, max_tokens=2, n=2, seed=1, prompt_logprobs=1),
+    line("parts", prompt="x", guided_regex="😀é", **PARTS),
+    line("parts behind an echo", prompt="é", guided_regex="😀é", echo=True, **PARTS),
+    line("parts before a stop", prompt="x", guided_regex="😀é😀xyz", stop=["😀x"], **PARTS),
     line("streamed", prompt="Once", stream=True),
 ]
 VECTORS = [
@@ -74,7 +84,7 @@ def stripped(body: dict[str, Any]) -> Any:
     return found
 
 
-@pytest.mark.parametrize(("path", "lines"), [(CHAT, CHATS[:6]), (COMPLETIONS, TEXTS[:4]), (EMBEDDINGS, VECTORS)])
+@pytest.mark.parametrize(("path", "lines"), [(CHAT, CHATS[:6]), (COMPLETIONS, TEXTS[:-1]), (EMBEDDINGS, VECTORS)])
 def test_a_batch_answers_as_its_endpoint(wide: Server, done: dict[str, Any], path: str, lines: list[Any]) -> None:
     rows = rows_of(wide, done[path].output_file_id)
     assert list(rows) == [each["custom_id"] for each in lines]
@@ -84,6 +94,17 @@ def test_a_batch_answers_as_its_endpoint(wide: Server, done: dict[str, Any], pat
         assert row["id"].startswith("batch_req_")
         assert stripped(row["response"]["body"]) == interactive(wide, each)
         assert row["response"]["body"]["usage"]["total_tokens"] > 0
+
+
+def test_a_batch_has_log_probabilities_of_text_prompts(wide: Server, done: dict[str, Any]) -> None:
+    rows = rows_of(wide, done[COMPLETIONS].output_file_id)
+    (alone,) = rows["scored echo alone"]["response"]["body"]["choices"]
+    assert (alone["text"], alone["logprobs"]["tokens"]) == ("hi", ["h", "i"])
+    assert alone["logprobs"]["text_offset"] == [0, 1]
+    (parts,) = rows["parts"]["response"]["body"]["choices"]
+    offsets = parts["logprobs"]["text_offset"]
+    assert len(offsets) > len(parts["text"])
+    assert offsets[:6] == [0, 0, 0, 0, 1, 1]
 
 
 def test_a_constrained_answer_that_is_cut_is_the_text_so_far(wide: Server, done: dict[str, Any]) -> None:
@@ -150,6 +171,13 @@ def test_a_wrong_line_fails_the_batch(
     (problem,) = failed.errors.data
     assert (problem.code, problem.line, problem.param) == (code, number, param)
     assert problem.message
+
+
+def test_half_a_character_is_told_as_its_endpoint_tells_it(wide: Server) -> None:
+    half = json.dumps(line("a", prompt="\ud800"))
+    (problem,) = ended(wide, created(wide, [half])).errors.data
+    assert problem.code == "invalid_json_line"
+    assert "\\ud800 is one half of a character" in problem.message
 
 
 def test_all_wrong_lines_are_told(wide: Server) -> None:

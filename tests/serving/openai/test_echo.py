@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from millrace.model_manager.client.status import stop_models
 from tests.model_manager.client.tokenizers_made_here import metaspace_bpe_with_byte_fallback, save
 from tests.model_manager.engine.random_checkpoints import llama_gqa, write
+from tests.serving.batches.batch_files import created, ended, line, rows_of
 from tests.serving.servers import Server, running
 
 PROMPTS = ["The quick brown fox", "h\u00e9llo \u5929 \U0001f600 a", " two  spaces\nand a line", "\u5929"]
@@ -65,3 +66,19 @@ def test_tokens_in_the_place_of_a_text_are_echoed_with_their_beginning(llama: tu
     by_text, by_ids = (text(prompt=prompt, **asked) for prompt in (PROMPTS[0], tokenizer(PROMPTS[0])["input_ids"]))
     assert by_ids.choices[0] == by_text.choices[0]
     assert by_ids.usage == by_text.usage
+
+
+def test_a_batch_echoes_as_its_endpoint(llama: tuple[Server, Any, Any]) -> None:
+    server, _, tokenizer = llama
+    name = server.client().models.list().data[0].id
+    asked: Any = {"model": name, "echo": True, "logprobs": 0, "temperature": 0, "max_tokens": 2, "ignore_eos": True}
+    lines = [line(prompt, prompt=prompt, **asked) for prompt in PROMPTS]
+    rows = rows_of(server, ended(server, created(server, lines)).output_file_id)
+    assert list(rows) == PROMPTS
+    for each in lines:
+        (made,) = rows[each["custom_id"]]["response"]["body"]["choices"]
+        (expected,) = server.post(each["url"], each["body"]).json()["choices"]
+        assert made["text"] == expected["text"]
+        for part in ("tokens", "text_offset"):
+            assert made["logprobs"][part] == expected["logprobs"][part]
+        assert made["logprobs"]["tokens"][0] == tokenizer.bos_token
