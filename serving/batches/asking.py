@@ -67,8 +67,10 @@ class _WritingClient:
         """What is known of the model."""
         return getattr(self._client, name)
 
-    def encoded(self, prompt: Any, *, room: int = 1) -> Any:  # noqa: ARG002 (the client's own parameter)
-        """The prompt as it is."""
+    def encoded(self, prompt: Any, *, room: int = 1) -> Any:
+        """The prompt as it is. Raises what the client raises for token ids, which need no tokenizer to be checked."""
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            self._client.encoded(prompt, room=room)
         return prompt
 
     def submit(self, prompt: Any, params: SamplingParams, **_: Any) -> Written:
@@ -133,6 +135,10 @@ class _RoomyClient(_WritingClient):
     def info(self) -> ModelInfo:
         """The model, with room for every answer."""
         return msgspec.structs.replace(self._client.info, max_model_len=_NO_LIMIT)
+
+    def encoded(self, prompt: Any, *, room: int = 1) -> Any:  # noqa: ARG002 (the client's own parameter)
+        """The prompt as it is: it was checked."""
+        return prompt
 
 
 class AcceptedDesk(Desk):

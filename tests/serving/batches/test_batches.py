@@ -47,6 +47,8 @@ TEXTS = [
     line("parts behind an echo", prompt="é", guided_regex="😀é", echo=True, **PARTS),
     line("parts before a stop", prompt="x", guided_regex="😀é😀xyz", stop=["😀x"], **PARTS),
     line("streamed", prompt="Once", stream=True),
+    line("no token", prompt=[-1], echo=True),
+    line("no token either", prompt=[2**40], echo=True),
 ]
 VECTORS = [
     line("one", EMBEDDINGS, input="a"),
@@ -84,7 +86,7 @@ def stripped(body: dict[str, Any]) -> Any:
     return found
 
 
-@pytest.mark.parametrize(("path", "lines"), [(CHAT, CHATS[:6]), (COMPLETIONS, TEXTS[:-1]), (EMBEDDINGS, VECTORS)])
+@pytest.mark.parametrize(("path", "lines"), [(CHAT, CHATS[:6]), (COMPLETIONS, TEXTS[:-3]), (EMBEDDINGS, VECTORS)])
 def test_a_batch_answers_as_its_endpoint(wide: Server, done: dict[str, Any], path: str, lines: list[Any]) -> None:
     rows = rows_of(wide, done[path].output_file_id)
     assert list(rows) == [each["custom_id"] for each in lines]
@@ -139,8 +141,11 @@ def test_a_wrong_body_fails_its_own_request_alone(wide: Server, done: dict[str, 
         error, same = response["body"]["error"], told.json()["error"]
         assert [error[name] for name in ("type", "code", "param")] == [same[name] for name in ("type", "code", "param")]
         assert error["message"].startswith((f"{same['param']}=", f"{same['param']}: ", "the prompt has"))
-    (streamed,) = rows_of(wide, done[COMPLETIONS].error_file_id).values()
+    streamed, *others = rows_of(wide, done[COMPLETIONS].error_file_id).values()
     assert "stream" in streamed["response"]["body"]["error"]["message"]
+    refused = [(each["response"]["status_code"], each["response"]["body"]) for each in others]
+    answers = [wide.post(COMPLETIONS, each["body"]) for each in TEXTS[-2:]]
+    assert refused == [(400, each.json()) for each in answers]
 
 
 GOOD = line("a", prompt="Once", max_tokens=1)
