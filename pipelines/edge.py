@@ -130,16 +130,18 @@ def interrupt_held(said: str) -> Iterator[None]:
         _log.warning(said)
 
     def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for each in before:
+        signal.signal(each, on_signal)
     try:
         yield
     finally:
         restore()
-    for number in held:
-        signal.raise_signal(number)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def end_signal() -> threading.Event:
@@ -172,7 +174,7 @@ def at_the_edge(command: Callable[[], int], *, verbose: bool = False, also: Mapp
         try:
             return _flushed(_kept_if_broken(command))
         except Interrupted as error:
-            return _tell(str(error), error.status)
+            return _tell(str(error), seen[0] if seen else error.status)
         except KeyboardInterrupt:
             return _tell_interrupted(seen)
         except Exception as error:

@@ -42,8 +42,8 @@ _DEFAULTS = SamplingParams()
 
 
 AS_OF = "2026-11-27T00:00:00Z"
-"""What the packages of an environment depend on has the versions that were uploaded before this, the last ones with
-which the tests of the engines ran. It moves with the pins in the table below."""
+"""uv installs dependencies that were uploaded before this; the tests of the engines ran with them. It moves with the
+pins in the table below."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def run_on_prism(options: JobOptions, built: Callable[[Any], beam.Pipeline], con
             options.source,
         )
     drain_file(options).unlink(missing_ok=True)  # of the job that this one resumes, if it was killed as it drained
-    with _nothing_kept(), contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
+    with _messages_given_back(), contextlib.closing(OwnPrism()) as prism, contextlib.ExitStack() as at_end:
         pipeline = built(prism)  # from here on the temporary files beside the output are this job's
         at_end.callback(clear_temporary, options)
         ends = interruptible(lambda: _what_comes_again(options), also=STOPPED)
@@ -120,12 +120,11 @@ def _drain(result: Any, file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _nothing_kept() -> Iterator[None]:
+def _messages_given_back() -> Iterator[None]:
     """However the block ends, and Prism with it: others get at once what was read and is not answered."""
     try:
         yield
     finally:
-        _wait_for_workers()
         give_back_uncommitted()
 
 

@@ -213,13 +213,20 @@ def _what_is_kept(files: OutputFiles | None) -> str:
     return f"what is written is in {written[0]}" if written else "nothing was written"
 
 
+def _is_interrupted(files: OutputFiles) -> bool:
+    """Whether rows are written and not finished; False where the store does not say so."""
+    with contextlib.suppress(Exception):
+        return bool(files.interrupted("completions"))
+    return False
+
+
 @contextlib.contextmanager
 def _told_what_is_kept(files: OutputFiles | None) -> Iterator[None]:
     """An error that ends the job, such as a full disk, says how to go on if something was written."""
     try:
         yield
     except Exception as error:
-        if files is not None and not is_store_lost(error) and files.interrupted("completions"):
+        if files is not None and not is_store_lost(error) and _is_interrupted(files):
             error.add_note(_what_is_kept(files))
         raise
 

@@ -41,7 +41,7 @@ class Claimant(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decoded(text: bytes) -> Claimant | None:
-        """None while the claim is being written, or where it is none."""
+        """None while the claim is being written, or if it is not a claim."""
         try:
             return msgspec.json.decode(text, type=Claimant)
         except msgspec.MsgspecError:

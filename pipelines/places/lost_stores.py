@@ -74,6 +74,8 @@ def _lost(files: OutputFiles) -> str | None:
 
     thread = threading.Thread(target=ask, name="millrace-ask-store", daemon=True)
     thread.start()
-    with contextlib.suppress(KeyboardInterrupt):  # again: whoever waits does so no more
+    try:
         thread.join(_ANSWERS_WITHIN)
+    except KeyboardInterrupt:  # a second one: whoever waits does so no more
+        return "was not waited for; once it answers"
     return answers[0] if answers else "does not answer; when it does again"

@@ -93,15 +93,17 @@ own refusals, of workers, have more words.
 
 @contextlib.contextmanager
 def losses_told(options: PipelineOptions, job: str, to_cancel: str) -> Iterator[None]:
-    """Raises RunnerLost where the job server is gone, with which the job is not, or Flink's job manager, with which it
-    is. `job`: what it is called; `to_cancel`: how to.
+    """Raises RunnerLost. If a job server elsewhere is gone, the job may still run. If Prism or Flink's job manager is
+    gone, the job is lost too. `job`: its name; `to_cancel`: how to cancel it.
     """
     try:
         yield
     except grpc.RpcError as error:
         if error.code() != grpc.StatusCode.UNAVAILABLE:
             raise
-        endpoint = options.view_as(PortableOptions).job_endpoint
+        if runner_of(options).is_on_this_machine:
+            raise RunnerLost(f"Prism is lost, and {job} with it") from error
+        endpoint = options.view_as(PortableOptions).job_endpoint or "an address of its own"
         raise RunnerLost(
             f"the job server at {endpoint} is lost, and {job} may still run: {to_cancel}, before another writes "
             "its output"

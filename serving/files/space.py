@@ -66,7 +66,7 @@ class Space:
     def room(self, folder_name: str, length: int | None) -> Iterator[Room]:
         """Room for an upload of at most `length` bytes, form and all, None if that is not known, into a folder of that
         name; its own while the block runs. Raises HttpError: 400 where the disk may not have so much more, 413 where
-        the file cannot but be too large, 429 where other uploads have the room.
+        the file is certainly too large, 429 where other uploads have the room.
         """
         left = self._settings.most_kept - self._kept
         if left <= 0:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,26 +188,6 @@ def test_what_boto3_has_given_up_is_tried_again(bucket: S3Bucket, runs: Runs) ->
     assert "S3 fails, trying again for 120 s" in ended.stderr
 
 
-@pytest.mark.parametrize("flags", [[], PROCESSES], ids=["threads", "processes"])
-def test_a_job_whose_store_goes_away_is_interrupted_at_once_and_goes_on_later(
-    bucket: S3Bucket, runs: Runs, flags: list[str]
-) -> None:
-    reached, release = threading.Event(), threading.Event()
-    stalled = Held(reached, release)
-    bucket.proxy.inject(stalled, calls("PUT", "out/c.tmp"), ALWAYS)
-    with runs.begun("out/c", "--quiet", *flags) as job:
-        assert reached.wait(_WITHIN)
-        bucket.proxy.inject(stalled, lambda _request: True, ALWAYS)
-        job.send_signal(signal.SIGINT)
-        _, told = job.communicate(timeout=_WITHIN)
-        assert not release.is_set(), "no answer came before its end"
-        release.set()
-    assert job.returncode == 130
-    assert f"millrace: interrupted; {bucket.address} does not answer; when it does again, --resume goes on" in told
-    bucket.proxy.heal()
-    each_row_once(bucket, runs)
-
-
 def lost_from(bucket: S3Bucket, fault: Fault, method: str, path: str) -> threading.Event:
     """The whole bucket has the fault from a request to a path on; the event is that request."""
     reached = threading.Event()
@@ -222,29 +201,45 @@ def lost_from(bucket: S3Bucket, fault: Fault, method: str, path: str) -> threadi
     return reached
 
 
-def test_a_second_interruption_ends_a_job_whose_store_is_away(bucket: S3Bucket, runs: Runs) -> None:
-    with runs.begun("out/c", "--quiet") as job:
-        assert lost_from(bucket, Status(503), "PUT", "out/c.tmp").wait(_WITHIN)
-        job.send_signal(signal.SIGINT)
-        time.sleep(1)  # it looks at the store by now, for 5 s
-        job.send_signal(signal.SIGINT)
-        _, told = job.communicate(timeout=s3_client.GIVEN_UP_AFTER / 2)  # nothing more is asked of it, and tried again
-    assert job.returncode == 130
-    assert f"{bucket.address} does not answer; when it does again, --resume goes on" in told
-    bucket.proxy.heal()
-    each_row_once(bucket, runs)
-
-
-def test_an_interrupted_report_into_a_store_that_is_away_ends_the_job(bucket: S3Bucket, runs: Runs) -> None:
+@pytest.mark.parametrize(
+    ("written", "flags"),
+    [("out/c.tmp", []), ("out/c.tmp", PROCESSES), ("out/c.report.html", [])],
+    ids=["threads", "processes", "report"],
+)
+def test_a_job_whose_store_goes_away_is_interrupted_at_once_and_goes_on_later(
+    bucket: S3Bucket, runs: Runs, written: str, flags: list[str]
+) -> None:
     release = threading.Event()
-    with runs.begun("out/c", "--quiet") as job:
-        assert lost_from(bucket, Held(threading.Event(), release), "PUT", "out/c.report.html").wait(_WITHIN)
+    with runs.begun("out/c", "--quiet", *flags) as job:
+        assert lost_from(bucket, Held(threading.Event(), release), "PUT", written).wait(_WITHIN)
         job.send_signal(signal.SIGINT)
         _, told = job.communicate(timeout=_WITHIN)
         assert not release.is_set(), "no answer came before its end"
         release.set()
     assert job.returncode == 130
     assert f"millrace: interrupted; {bucket.address} does not answer; when it does again, --resume goes on" in told
+    bucket.proxy.heal()
+    each_row_once(bucket, runs)
+
+
+def test_a_second_interruption_ends_a_job_whose_store_is_away(bucket: S3Bucket, runs: Runs) -> None:
+    looked = threading.Event()
+
+    def spied(request: Request) -> bool:
+        if "c.settings.json" in request.path:
+            looked.set()
+        return False
+
+    bucket.proxy.inject(Status(503), spied, ALWAYS)
+    with runs.begun("out/c", "--quiet") as job:
+        assert lost_from(bucket, Status(503), "PUT", "out/c.tmp").wait(_WITHIN)
+        looked.clear()
+        job.send_signal(signal.SIGINT)
+        assert looked.wait(_WITHIN), "it asks whether the store answers"
+        job.send_signal(signal.SIGINT)
+        _, told = job.communicate(timeout=s3_client.GIVEN_UP_AFTER / 2)  # nothing more is asked of it, and tried again
+    assert job.returncode == 130
+    assert f"{bucket.address} was not waited for; once it answers, --resume goes on" in told
     bucket.proxy.heal()
     each_row_once(bucket, runs)
 

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
-from millrace.pipelines.edge import STOPPED, TERMINATED, Interrupted, at_the_edge, interruptible, unwrapped
+from millrace.pipelines.edge import (
+    STOPPED,
+    TERMINATED,
+    Interrupted,
+    at_the_edge,
+    interrupt_held,
+    interruptible,
+    unwrapped,
+)
 
 TRACE = """Traceback (most recent call last):
   File "worker.py", line 1, in process
@@ -94,6 +102,32 @@ def test_sigterm_interrupts_what_says_so_and_has_its_own_status_where_it_is_no_c
     assert at_the_edge(command) == status
     how = "interrupted by SIGTERM" if status == 143 else "interrupted"
     assert capsys.readouterr().err == f"millrace: {how}; 3 rows are kept\n"
+
+
+def interrupted_while_held(times: int, failure: Exception | None, reached: list[str]) -> None:
+    with interruptible(lambda: "kept"):
+        with interrupt_held("held"):
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the end of the block")
+            if failure is not None:
+                raise failure
+        reached.append("what is after it")
+
+
+@pytest.mark.parametrize("failure", [None, ValueError("the job failed")])
+def test_a_held_interrupt_comes_after_the_block_or_its_failure(failure: Exception | None) -> None:
+    reached = list[str]()
+    with pytest.raises(Interrupted, match="interrupted; kept"):
+        interrupted_while_held(1, failure, reached)
+    assert reached == ["the end of the block"]
+
+
+def test_a_second_interrupt_is_not_held() -> None:
+    reached = list[str]()
+    with pytest.raises(Interrupted, match="interrupted; kept"):
+        interrupted_while_held(2, None, reached)
+    assert not reached
 
 
 def test_other_errors_are_no_interrupts() -> None:

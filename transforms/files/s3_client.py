@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(PermanentException):  # type: ignore[misc, unused-ignore]
-    """A request that would not come to anything if it was made again. Its cause says why."""
+    """A request that a retry cannot help. Its cause says why."""
 
 
 class GivenUp(Refused):
@@ -64,7 +64,7 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
-    """Raises Refused where the settings are none that boto3 takes."""
+    """Raises Refused where boto3 refuses the settings."""
 
     def __init__(self, options: Any) -> None:
         try:

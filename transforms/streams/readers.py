@@ -20,7 +20,7 @@ from .broker_messages import AddressT, BrokerMessage, ConnectedDoFn, ConnectionT
 from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingTurn, StreamTime, pause
 
 _listeners: list[Callable[[], None]] = []
-_set_up: list[weakref.ref[ReaderDoFn[Any, Any]]] = []
+_set_up = weakref.WeakSet["ReaderDoFn[Any, Any]"]()
 
 
 @contextmanager
@@ -44,9 +44,8 @@ def tell_reading() -> None:
 
 def give_back_uncommitted() -> None:
     """Have this process's readers give back what they hold, at the end of a job whose runner may not have told them."""
-    for reference in tuple(_set_up):
-        if (reader := reference()) is not None:
-            reader.give_back()
+    for reader in list(_set_up):
+        reader.give_back()
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -96,7 +95,7 @@ class ReaderDoFn(ConnectedDoFn[AddressT, ConnectionT]):
 
     def setup(self) -> None:
         super().setup()
-        _set_up.append(weakref.ref(self))
+        _set_up.add(self)
         tell_reading()
 
     def give_back(self) -> None:

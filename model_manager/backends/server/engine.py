@@ -50,6 +50,6 @@ def _connected(
     try:
         return connect(config, folder, options)
     except ModelLoadFailed:
-        if (reason := server.silence(hang_timeout)) is None:
+        if (reason := server.why_unresponsive(hang_timeout)) is None:
             raise
         raise LoadInterrupted(reason) from None

@@ -33,6 +33,8 @@ _LAST_LINES_WITHIN = 1.0
 """Seconds after the server's end for its last lines to be read; a process that it left may keep its output open."""
 _END_WITHIN = 4 * GRACE
 """Seconds for the guard to end a server that hangs; one that the kernel does not end is left behind after that."""
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+"""Signals that others send; a program that ends by another one, as by SIGABRT, would do so again."""
 _ANSWER_WITHIN = 5.0
 """Seconds that a server has for one answer while it starts; then it is asked again."""
 _POLL = 0.2
@@ -106,7 +108,7 @@ class ServerProcess:
             return ModelLoadFailed(f"the server did not start: {self._last()}; command takes a program on PATH")
         if status < 0:
             return LoadInterrupted(f"the server's guard was ended by {signal_name(-status)}")
-        if status > SIGNALLED:
+        if status - SIGNALLED in _FROM_OUTSIDE:
             by = signal_name(status - SIGNALLED)
             return LoadInterrupted(f"the server was ended by {by} before it was ready: {self._last()}")
         return ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
@@ -134,7 +136,7 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def silence(self, hang_timeout: float) -> str | None:
+    def why_unresponsive(self, hang_timeout: float) -> str | None:
         """Why a server that was ready answers nothing any more, after at most so many seconds; None if it answers."""
         if (status := self._guard.poll()) is not None:
             return self._end(status)
@@ -164,12 +166,13 @@ class ServerProcess:
         assert self._guard.stdin is not None
         while self._guard.poll() is None:
             time.sleep(hang_timeout / 4)
-            if (reason := self.silence(hang_timeout)) is not None and self._guard.poll() is None:
+            if (reason := self.why_unresponsive(hang_timeout)) is not None and self._guard.poll() is None:
                 self._hung = reason
                 self._guard.stdin.close()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._guard.wait(_END_WITHIN)
-                leave(reason)
+                try:
+                    self._guard.wait(_END_WITHIN)  # then `_await_end` leaves
+                except subprocess.TimeoutExpired:
+                    leave(reason)
 
     def close(self) -> None:
         """End the server and all that it has started."""

@@ -43,7 +43,11 @@ class SignsOfLife:
         if now - self._seen_at < self._hang_timeout:
             return None
         seconds = f"for {self._hang_timeout:g} s"
-        return f"its process {stopped} is stopped {seconds}" if stopped else f"it answered and did nothing {seconds}"
+        return (
+            f"its process {stopped} is stopped {seconds}"
+            if stopped
+            else f"it accepted connections, answered none and computed nothing {seconds}"
+        )
 
     def _look(self) -> tuple[int | None, float]:
         """A process that is stopped, if any, and the processor time of all."""

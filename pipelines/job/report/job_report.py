@@ -143,6 +143,8 @@ class JobReport:
         """What the block raises, Ctrl-C too, is one warning. Raises Interrupted where the output's store is lost."""
         try:
             yield
+        except Interrupted:
+            raise
         except (Exception, KeyboardInterrupt) as error:
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
             _log.warning("the job has no report in %s: %s", self._options.report, why or type(error).__name__)
@@ -154,7 +156,7 @@ class JobReport:
                 raise Interrupted(f"interrupted; {what_is_kept_there(error, files)}") from error
 
     def _write(self, outcome: Outcome, state: str, notes: list[str]) -> bool:
-        """Whether it is written. Ctrl-C ends the report alone: the job is over."""
+        """Whether it is written. Ctrl-C ends the report alone, unless the store of the output is lost."""
         path, written = self._options.report, []
         with self._warned():
             if self.recorder is not None:

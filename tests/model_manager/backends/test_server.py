@@ -119,6 +119,14 @@ def test_a_server_that_is_stopped_or_killed_before_all_is_ready_ends_that_load_a
     expect_gone(*pids(tmp_path))
 
 
+def test_a_server_that_aborts_as_it_starts_fails_the_load(tmp_path: Path) -> None:
+    (tmp_path / "strike").write_text(f"start {signal.SIGABRT}")
+    config = ModelConfig(model="m", backend="server", backend_options={"command": program(tmp_path)})
+    with pytest.raises(ModelLoadFailed, match="ended with status 134 before it was ready"):
+        load(config, tmp_path)
+    expect_gone(*pids(tmp_path))
+
+
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_load_that_was_interrupted_is_begun_again_at_the_first_start_and_at_a_later_one(
     machine: Machine, tmp_path: Path, number: signal.Signals

@@ -1,15 +1,18 @@
 """A subscription, or a topic, of Pub/Sub's as input, and a topic as output."""
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from millrace.transforms.streams.pubsub.connection import LEASE_SECONDS
 from tests.job_commands import job_command, started
 from tests.pipelines.streams.jobs import WITHIN, interrupted, nothing_is_left, quick_flags, rows, stream
 from tests.servers.kafka import until
@@ -98,17 +101,24 @@ def test_a_lease_outlasts_its_subscriptions_deadline(
     nothing_is_left(runtime)
 
 
-def test_what_a_stopped_job_had_in_hand_is_there_for_the_next_at_once(
-    server: PubSub, runtime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def with_eight_in_hand(server: PubSub, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A subscription, and a job that has read eight messages of it, and answers none for long."""
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1")
     prompts, answers = server.topic(), server.topic()
     source = server.subscription(prompts)
     server.send(prompts, rows(range(8)))
     with stream(f"pubsub:{source}", f"pubsub:{answers}", "--max_tokens=1000") as job:
         until(lambda: server.counts(prompts)["delivered"] == 8)
+        yield source, job
+
+
+def test_what_a_stopped_job_had_in_hand_is_there_for_the_next_at_once(
+    server: PubSub, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_eight_in_hand(server, monkeypatch) as (source, job):
         interrupted(job)
-    assert len(server.received(source, 8, seconds=60)) == 8
+    assert len(server.received(source, 8, seconds=LEASE_SECONDS / 3)) == 8
     nothing_is_left(runtime)
 
 
@@ -133,23 +143,18 @@ def test_what_a_job_has_read_before_it_hears_that_it_was_submitted_is_given_back
             told.touch()
         _, shown = job.communicate(timeout=WITHIN)
         assert job.returncode == 130, shown
-    assert len(server.received(source, 8, seconds=60)) == 8
+    assert len(server.received(source, 8, seconds=LEASE_SECONDS / 3)) == 8
     nothing_is_left(runtime)
 
 
 def test_what_a_job_had_in_hand_is_given_back_when_its_prism_dies(
     server: PubSub, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "1")
-    prompts, answers = server.topic(), server.topic()
-    source = server.subscription(prompts)
-    server.send(prompts, rows(range(8)))
-    with stream(f"pubsub:{source}", f"pubsub:{answers}", "--max_tokens=1000") as job:
-        until(lambda: server.counts(prompts)["delivered"] == 8)
+    with with_eight_in_hand(server, monkeypatch) as (source, job):
         below = psutil.Process(job.pid).children(recursive=True)
         (its_prism,) = (each for each in below if each.name() == "prism")
         its_prism.kill()
         _, told = job.communicate(timeout=WITHIN)
     assert job.returncode == 1, told
-    assert len(server.received(source, 8, seconds=60)) == 8
+    assert len(server.received(source, 8, seconds=LEASE_SECONDS / 3)) == 8
     nothing_is_left(runtime)
