@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,14 +31,24 @@ print(len(tokenizer.encode(Path(sys.argv[1]).read_text())))
 """
 
 
+_MEASURES = """
+import resource, subprocess, sys
+with open(sys.argv[1], "w") as shown:
+    status = subprocess.call(sys.argv[2:], stdout=shown, stderr=shown)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(status)
+"""
+"""Starts a command from a small process: the kernel counts what a process had before its exec, as a copy of that which
+starts it, which in tests may hold gigabytes.
+"""
+
+
 def peak_mib(command: Sequence[str], output: Path) -> float:
     """The most memory that the process of a command had, which ends well and prints to a file."""
-    with output.open("w") as shown:
-        process = subprocess.Popen(command, stdout=shown, stderr=shown)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, output.read_text()
-    return usage.ru_maxrss / 1024
+    measured = [sys.executable, "-S", "-c", _MEASURES, str(output), *command]
+    ended = subprocess.run(measured, stdout=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 0, output.read_text()
+    return int(ended.stdout) / 1024
 
 
 @pytest.mark.usefixtures("runtime")
