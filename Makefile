@@ -20,7 +20,7 @@
 #   make reference  the tables of docs/reference, from the code
 #   make pins    the hashes of the pinned packages, in deploy/requirements.hashes.txt: after each change of requirements.txt
 #   make sbom    a bill of materials of .venv, in out/sbom.cdx.json (CycloneDX: packages, licenses, who needs whom)
-#   make audit   known holes in the pinned packages, as pypi.org and pip-audit know them; fails where it cannot ask
+#   make audit   known vulnerabilities in the pinned packages, as pypi.org and pip-audit know them; fails where it cannot ask
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
 
@@ -114,7 +114,7 @@ sbom: $(READY)
 	@mkdir -p out
 	$(UV) tool run -q --from cyclonedx-bom==7.5.0 cyclonedx-py environment $(VENV) --output-reproducible --of JSON -o out/sbom.cdx.json
 
-# A package whose holes could not be asked for fails it as well.
+# A package whose vulnerabilities could not be asked for fails it as well.
 audit: $(READY)
 	@$(VENV)/bin/python -m tests.check.advisories
 	$(UV) tool run -q pip-audit==2.10.1 --strict --no-deps --disable-pip --progress-spinner off -r $(HASHES)

@@ -1,4 +1,4 @@
-"""Whether this machine can ask pypi.org for known holes, as `make audit` does. A mirror of packages may not have them.
+"""Whether this machine can ask pypi.org for known vulnerabilities, as `make audit` does. A mirror of packages may not have them.
 
     python -m tests.check.advisories || echo "no audit here"
 
@@ -14,12 +14,12 @@ from http.client import HTTPException
 from importlib.metadata import version
 
 ASKED = f"https://pypi.org/pypi/apache-beam/{version('apache-beam')}/json"
-"""One of the documents that pip-audit reads: of a version of a package. It has a list of holes, empty or not."""
+"""One of the documents that pip-audit reads: of a version of a package. It has a list of vulnerabilities, empty or not."""
 _WITHIN = 30.0
 
 
 def reason_against(url: str = ASKED) -> str | None:
-    """Why holes cannot be asked for; None if they can."""
+    """Why vulnerabilities cannot be asked for; None if they can."""
     try:
         with urllib.request.urlopen(url, timeout=_WITHIN) as answer:
             document = json.load(answer)
@@ -32,7 +32,7 @@ def reason_against(url: str = ASKED) -> str | None:
 def main() -> None:
     """As the module says."""
     if reason := reason_against():
-        sys.exit(f"known holes in packages cannot be asked for from here: {reason}")
+        sys.exit(f"known vulnerabilities in packages cannot be asked for from here: {reason}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether known holes in packages can be asked for is decided by what pypi.org answers."""
+"""Whether known vulnerabilities in packages can be asked for is decided by what pypi.org answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def index() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def test_an_index_with_a_list_of_holes_can_be_asked(index: str) -> None:
+def test_an_index_with_a_list_of_vulnerabilities_can_be_asked(index: str) -> None:
     assert reason_against(f"{index}/with") is None
 
 
@@ -55,5 +55,5 @@ def test_where_it_cannot_be_asked_the_command_says_why(
     monkeypatch.setattr(advisories.reason_against, "__defaults__", (nobody,))
     with pytest.raises(SystemExit) as ended:
         main()
-    assert str(ended.value).startswith(f"known holes in packages cannot be asked for from here: {nobody}: ")
+    assert str(ended.value).startswith(f"known vulnerabilities in packages cannot be asked for from here: {nobody}: ")
     assert capsys.readouterr().out == ""
