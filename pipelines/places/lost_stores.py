@@ -10,13 +10,15 @@ import threading
 from collections.abc import Iterator
 
 from millrace.transforms.files.file_systems import exists
-from millrace.transforms.files.object_stores import is_local
+from millrace.transforms.files.object_stores import is_local, is_silent
 from millrace.transforms.writing.output_files import OutputFiles
 
 _ANSWERS_WITHIN = 5.0
 """Seconds."""
 _GOES_ON = "--resume goes on from what is written there"
 """A part of the note by which an error is known to have come with the loss of the store."""
+
+_AWAY = "does not answer; when it does again"
 
 
 @contextlib.contextmanager
@@ -67,8 +69,8 @@ def _lost(files: OutputFiles) -> str | None:
     def ask() -> None:
         try:
             exists(files.settings)
-        except Exception:  # a store that refuses this refuses all that would be asked
-            answers.append("refuses what it is asked; when it allows that again")
+        except Exception as error:  # a store that refuses this refuses all that would be asked
+            answers.append(_AWAY if is_silent(error) else "refuses what it is asked; when it allows that again")
         else:
             answers.append(None)
 
@@ -78,4 +80,4 @@ def _lost(files: OutputFiles) -> str | None:
         thread.join(_ANSWERS_WITHIN)
     except KeyboardInterrupt:  # a second one: whoever waits does so no more
         return "was not waited for; once it answers"
-    return answers[0] if answers else "does not answer; when it does again"
+    return answers[0] if answers else _AWAY

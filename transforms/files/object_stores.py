@@ -93,6 +93,11 @@ def _may_pass(error: Exception) -> bool:
     return not _lacks_boto3(error) and not any(isinstance(each, _FINAL) for each in _causes(error))
 
 
+def is_silent(error: Exception) -> bool:
+    """Whether a store was asked for minutes, without an answer, before this was raised; else it has refused."""
+    return any(isinstance(each, RetryError | GivenUp) for each in _causes(error))
+
+
 def _causes(error: BaseException) -> list[Any]:
     """What is behind it: Beam's error of a batch holds one for each file, an error or an HTTP status."""
     details = getattr(error, "exception_details", None)
