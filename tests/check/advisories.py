@@ -1,4 +1,4 @@
-"""Whether this machine can ask pypi.org for known vulnerabilities, as `make audit` does. A mirror of packages may not have them.
+"""Whether this machine can ask pypi.org for known vulnerabilities, as `make audit` does. A mirror may not have them.
 
     python -m tests.check.advisories || echo "no audit here"
 
@@ -14,7 +14,7 @@ from http.client import HTTPException
 from importlib.metadata import version
 
 ASKED = f"https://pypi.org/pypi/apache-beam/{version('apache-beam')}/json"
-"""One of the documents that pip-audit reads: of a version of a package. It has a list of vulnerabilities, empty or not."""
+"""One of the documents that pip-audit reads: of a version of a package. It has a list of them, empty or not."""
 _WITHIN = 30.0
 
 
