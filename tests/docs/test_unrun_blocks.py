@@ -148,7 +148,7 @@ def test_targets_of_make_are_in_the_makefile() -> None:
 
 
 def test_installed_extras_are_the_distributions() -> None:
-    named = [extra for words in commands("pip") for each in re.findall(r"beam-millrace\[([\w,]+)\]", " ".join(words))
+    named = [extra for words in commands("pip") for each in re.findall(r"millrace\[([\w,]+)\]", " ".join(words))
              for extra in each.split(",")]  # fmt: skip
     assert {"engine", "serve", "traces"} <= set(named)
     assert set(named) <= set(metadata("beam-millrace").get_all("Provides-Extra", []))
