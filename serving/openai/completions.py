@@ -152,9 +152,10 @@ class CompletionAnswer(RouteAnswer):
         echo = self._echoed[prompt]
         if output.prompt_logprobs is not None:
             self._prompts[prompt] = [echo.first(self._tokenizer), *output.prompt_logprobs.tokens]
-        tokens = self._prompts.get(prompt)
+        if (tokens := self._prompts.get(prompt)) is None:
+            return None
         decode = partial(self._tokenizer.decode, skip_special_tokens=False)
-        found = text_logprobs(tokens, text_offsets(echo.text, tokens or [], decode))
+        found = text_logprobs(tokens, text_offsets(echo.text, tokens, decode))
         return found and found | {name: [None, *found[name][1:]] for name in ("token_logprobs", "top_logprobs")}
 
     def _echo(self, index: int) -> str:

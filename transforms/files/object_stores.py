@@ -31,7 +31,7 @@ _PAUSES = (0.1, 0.5)
 """Seconds between one attempt and the next."""
 _SHOWN = 500
 _QUERY = re.compile(r"\?[^\s\"]+")
-"""Of an address in what boto3 says; it may be longer than all the rest."""
+"""The query of an address that boto3 names: it may be longer than the rest of the sentence."""
 
 _log = logging.getLogger(__name__)
 _FINAL = (RetryError, ClientError, int, S3ClientError, Refused)

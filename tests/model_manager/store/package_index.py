@@ -33,7 +33,7 @@ class _Handler(SimpleHTTPRequestHandler):
         return super().translate_path(f"{path.split('/')[-2]}.json" if path.endswith("/") else path)
 
     def guess_type(self, path: Any) -> str:
-        """Of a list of files, and of a wheel."""
+        """The content type of a list of a package's files, or of a wheel."""
         return _JSON if str(path).endswith(".json") else "application/octet-stream"
 
     def log_message(self, *_: object) -> None:
