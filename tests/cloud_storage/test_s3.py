@@ -149,6 +149,7 @@ def test_flags_name_files_of_a_bucket(bucket: S3Bucket, runs: Runs) -> None:
 
 READ_FAULTS: list[Fault] = [Status(503), Lost(), Reset(100), Truncated(100, "part")]
 WRITE_FAULTS: list[Fault] = [Status(503), Lost()]
+END_FAULTS: list[Fault] = [Lost(), Status(404)]
 
 
 def test_requests_that_fail_are_made_again(bucket: S3Bucket, runs: Runs) -> None:
@@ -159,6 +160,19 @@ def test_requests_that_fail_are_made_again(bucket: S3Bucket, runs: Runs) -> None
     assert ended.returncode == 0, ended.stderr
     assert sorted(row["id"] for row in rows(bucket, "out/c-")) == sorted(row["id"] for row in ROWS)
     assert sum(rule.happened for rule in rules) == len(rules)
+
+
+def test_an_upload_that_is_complete_may_be_answered_404_when_asked_again(bucket: S3Bucket, runs: Runs) -> None:
+    of_ends = calls("POST", "uploadId")
+    rules = [bucket.proxy.inject(fault, of_ends, after=number) for number, fault in enumerate(END_FAULTS)]
+    ended = runs.run("out/c")
+    assert (ended.returncode, [rule.happened for rule in rules]) == (0, [1, 1]), ended.stderr
+    assert sorted(row["id"] for row in rows(bucket, "out/c-")) == sorted(row["id"] for row in ROWS)
+
+    bucket.proxy.inject(Status(404), of_ends)
+    refused = runs.run("out/d")
+    assert refused.returncode == 1
+    assert "404" in refused.stderr
 
 
 @pytest.mark.parametrize(("method", "what"), [("GET", "in/rows"), ("PUT", "out/c")])
