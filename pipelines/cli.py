@@ -10,7 +10,8 @@ from importlib import import_module
 import millrace
 from millrace.model_manager.wire.imports import importing
 
-from .edge import at_the_edge, ended_by_interrupt, leave
+from .edge import at_the_edge, leave
+from .interrupts import ended_by_interrupt
 from .runners.beam_import import without_unused_clients
 
 _HELP = """\

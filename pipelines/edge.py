@@ -18,159 +18,36 @@ import logging
 import os
 import re
 import select
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from millrace.model_manager.wire.errors import ConfigError, ErrorInfo, MillraceError, ModelError, ModelLost
 from millrace.model_manager.wire.machine import is_shortage, shortage
 
+from .interrupts import CTRL_C, NO_OTHERS, Interrupted, how, noticed
+
 _IN_TRACE = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*?)(?: \[while running '(.*)'\])?$", re.MULTILINE)
-
-
 _SETTING = re.compile(r"^([a-z_]+)=(?:'([^']*)'|([^':]*)): ")
 """How an error names a setting, `max_tokens=0: `; a command names its flag, `--max_tokens 0: `."""
 _OPTIONS = re.compile(r"^(vLLM: )?backend_options: ")
 _WHERE = re.compile(r" \[while running '[^']*'\]")
 _JOINERS = "\u200c\u200d"
 """What stands between letters of Persian, and makes one picture of several."""
-_log = logging.getLogger(__name__)
-
-
-TERMINATED: Mapping[int, int] = {signal.SIGTERM: 143}
-"""SIGTERM interrupts a job on files."""
-STOPPED: Mapping[int, int] = {signal.SIGTERM: 130}
-"""SIGTERM ends a stream, or what waits for a job elsewhere, just as Ctrl-C does."""
-_CTRL_C = {int(signal.SIGINT): 130}
 _broken_by: list[BaseException] = []
 """What ended the last command, kept until the process ends: its frames may hold a stream into an object store, which
 writes on when it is collected, for minutes if the store is away, and no Ctrl-C ends that.
 """
-_NO_OTHERS: Mapping[int, int] = {}
+_log = logging.getLogger(__name__)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or the like, with one sentence on what is kept."""
-
-    def __init__(self, sentence: str, status: int = 130) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-@contextlib.contextmanager
-def interruptible(what_is_kept: Callable[[], str], *, also: Mapping[int, int] = _NO_OTHERS) -> Iterator[None]:
-    """Raise Interrupted at Ctrl-C, whatever Beam, in whose code it arrives, makes of that. In the main thread only.
-
-    `also`: further signals that mean the same, and their exit statuses.
-    """
-    with _noticed({**_CTRL_C, **also}) as seen:
-        try:
-            yield
-        except BaseException:
-            if seen:
-                raise Interrupted(f"{_how(seen[0])}; {what_is_kept()}", seen[0]) from None
-            raise
-
-
-@contextlib.contextmanager
-def _noticed(statuses: Mapping[int, int]) -> Iterator[list[int]]:
-    """Has signals raise KeyboardInterrupt. Yields a list, which gets the exit status of each signal that comes."""
-    seen: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        seen.append(statuses[number])
-        signal.default_int_handler(number, frame)
-
-    before = {number: signal.signal(number, on_signal) for number in statuses}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _how(status: int) -> str:
-    return "interrupted by SIGTERM" if status in TERMINATED.values() else "interrupted"
-
-
-@contextlib.contextmanager
-def ended_by_second_interrupt(said: str) -> Iterator[None]:
-    """Within, the first Ctrl-C or SIGTERM is answered by this sentence alone; the next raises KeyboardInterrupt. In the
-    main thread only.
-    """
-
-    def on_signal(*_: object) -> None:
-        for each in before:
-            signal.signal(each, signal.default_int_handler)
-        _log.warning(said)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def interrupt_held(said: str) -> Iterator[None]:
-    """Within, the first Ctrl-C or SIGTERM is answered by this sentence, and interrupts after the block; the next one
-    interrupts at once. In the main thread only.
-    """
-    held: list[int] = []
-
-    def on_signal(number: int, _: object) -> None:
-        restore()
-        held.append(number)
-        _log.warning(said)
-
-    def restore() -> None:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for each in before:
-        signal.signal(each, on_signal)
-    try:
-        yield
-    finally:
-        restore()
-        for number in held:
-            signal.raise_signal(number)
-
-
-def end_signal() -> threading.Event:
-    """The event that Ctrl-C and SIGTERM set from now on, for a command that serves until then; in the main thread."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
-
-
-@contextlib.contextmanager
-def ended_by_interrupt() -> Iterator[None]:
-    """Ctrl-C ends the process at once, where nothing has begun: an import may make any other error of it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def at_the_edge(command: Callable[[], int], *, verbose: bool = False, also: Mapping[int, int] = _NO_OTHERS) -> int:
+def at_the_edge(command: Callable[[], int], *, verbose: bool = False, also: Mapping[int, int] = NO_OTHERS) -> int:
     """The command's exit status; what it raises is told on stderr in one sentence (with the stack, if verbose).
 
     `also`: signals that interrupt it as Ctrl-C does, and their exit statuses.
     """
-    with _noticing_interrupts({**_CTRL_C, **also}) as seen:
+    with noticed({**CTRL_C, **also}) as seen:
         try:
             return _flushed(_kept_if_broken(command))
         except Interrupted as error:
@@ -196,15 +73,9 @@ def _kept_if_broken(command: Callable[[], int]) -> int:
         raise
 
 
-def _noticing_interrupts(statuses: Mapping[int, int]) -> contextlib.AbstractContextManager[list[int]]:
-    """As `_noticed`, in the main thread; in others nothing is noticed."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return _noticed(statuses) if is_main else contextlib.nullcontext([])
-
-
 def _tell_interrupted(seen: Sequence[int]) -> int:
     status = seen[0] if seen else 130
-    return _tell(_how(status), status)
+    return _tell(how(status), status)
 
 
 def _flushed(status: int) -> int:

@@ -35,9 +35,10 @@ from millrace.transforms.beam_rows import row_transforms
 from millrace.transforms.beam_rows.row_transforms import ClassifyRows, EmbedRows, ExtractRows, GenerateRows, ScoreRows
 from millrace.transforms.beam_rows.row_values import plain
 
-from ..edge import at_the_edge, end_signal
+from ..edge import at_the_edge
 from ..flags.beam import beam_options
 from ..flags.parser import FlagParser
+from ..interrupts import end_signal
 from ..job.logs import logs_at
 
 URNS: dict[str, type[beam.PTransform]] = {

@@ -20,8 +20,9 @@ from millrace.transforms.tasks import TaskName
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.resume import SkipCompleted
 
-from ..edge import TERMINATED, at_the_edge
+from ..edge import at_the_edge
 from ..flags.job_options import JobOptions, parse
+from ..interrupts import TERMINATED
 from ..job.run import run_job
 from ..places.provenance import has_other_template, note_settings
 from ..places.sources_and_sinks import files_of, reader, schema_of, writer

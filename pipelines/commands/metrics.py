@@ -9,10 +9,11 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.extras import check_serve_extra
 from millrace.serving.settings import MetricsConfig
 
-from ..edge import at_the_edge, end_signal
+from ..edge import at_the_edge
 from ..flags.from_settings import add_settings, given
 from ..flags.parser import FlagParser
 from ..flags.shared_flags import add_place, place_of
+from ..interrupts import end_signal
 from ..job.logs import logs_at
 
 

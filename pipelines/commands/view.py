@@ -19,8 +19,9 @@ from millrace.transforms.files.file_systems import match, use_surroundings
 from millrace.transforms.files.formats import NamedFormat
 from millrace.transforms.writing.output_files import OutputFiles, output_and_format
 
-from ..edge import at_the_edge, end_signal
+from ..edge import at_the_edge
 from ..flags.parser import FlagParser
+from ..interrupts import end_signal
 from ..pages.found_prompts import Input
 from ..pages.html import page, policy
 from ..pages.page_files import check_page, write_page

@@ -23,8 +23,8 @@ from millrace.transforms.addresses import Address, Files, WatchedFiles
 from millrace.transforms.files.object_stores import GS
 from millrace.transforms.files.temporary_folders import temporary_files
 
-from ..edge import interruptible
 from ..flags.job_options import JobOptions
+from ..interrupts import interruptible
 from ..places.checkpoint_size import weights_bytes
 from ..places.checks import check
 from .engine_images import check_engine_of_image, told

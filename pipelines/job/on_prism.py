@@ -21,8 +21,8 @@ from millrace.transforms.addresses import Files, PubSubAddress
 from millrace.transforms.elements.beam_metrics import tallied
 from millrace.transforms.streams.readers import give_back_uncommitted
 
-from ..edge import STOPPED, interrupt_held, interruptible
 from ..flags.job_options import JobOptions
+from ..interrupts import STOPPED, interrupt_held, interruptible
 from ..places.sources_and_sinks import clear_temporary, drain_file, drains
 from ..runners.prism import OwnPrism
 from .logs import tell

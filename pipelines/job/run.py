@@ -31,8 +31,8 @@ from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
 from ..dataflow.submission import Build, run_on_dataflow
-from ..edge import STOPPED, TERMINATED, interruptible
 from ..flags.job_options import JobOptions
+from ..interrupts import STOPPED, TERMINATED, interruptible
 from ..places.checks import check, check_checkpoints
 from ..places.claims import claimed
 from ..places.lost_stores import is_store_lost, store_looked_at, what_is_kept_there

@@ -16,9 +16,11 @@ from millrace.transforms.writing.output_files import OutputFiles
 _ANSWERS_WITHIN = 5.0
 """Seconds."""
 _GOES_ON = "--resume goes on from what is written there"
-"""A part of the note by which an error is known to have come with the loss of the store."""
-
 _AWAY = "does not answer; when it does again"
+
+
+class _LossNote(str):
+    """A note of an error that came with the loss of a store."""
 
 
 @contextlib.contextmanager
@@ -34,7 +36,7 @@ def store_looked_at(files: OutputFiles | None) -> Iterator[None]:
 def note_if_lost(error: BaseException, files: OutputFiles | None) -> None:
     """Look at the store of the files, for some seconds; an error that came with its loss gets a note on it."""
     if files is not None and (lost := _lost(files)) is not None:
-        error.add_note(f"{_bucket(files)} {lost}, {_GOES_ON}")
+        error.add_note(_LossNote(f"{_bucket(files)} {lost}, {_GOES_ON}"))
 
 
 def is_store_lost(error: BaseException | None) -> bool:
@@ -50,8 +52,8 @@ def what_is_kept_there(error: BaseException | None, files: OutputFiles) -> str:
 def _note_of(error: BaseException | None) -> str | None:
     while error is not None:
         for note in getattr(error, "__notes__", []):
-            if _GOES_ON in note:
-                return str(note)
+            if isinstance(note, _LossNote):
+                return note
         error = error.__cause__ or error.__context__
     return None
 

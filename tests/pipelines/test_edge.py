@@ -5,15 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelNotFound
-from millrace.pipelines.edge import (
-    STOPPED,
-    TERMINATED,
-    Interrupted,
-    at_the_edge,
-    interrupt_held,
-    interruptible,
-    unwrapped,
-)
+from millrace.pipelines.edge import at_the_edge, unwrapped
+from millrace.pipelines.interrupts import STOPPED, TERMINATED, Interrupted, interrupt_held, interruptible
 
 TRACE = """Traceback (most recent call last):
   File "worker.py", line 1, in process

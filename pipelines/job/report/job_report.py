@@ -21,8 +21,9 @@ from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.runners import runs_here
 from millrace.transforms.writing.output_files import OutputFiles
 
-from ...edge import Interrupted, ended_by_second_interrupt, unwrapped
+from ...edge import unwrapped
 from ...flags.job_options import JobOptions
+from ...interrupts import Interrupted, ended_by_second_interrupt
 from ...pages.found_prompts import Input
 from ...pages.html import page, policy
 from ...pages.page_files import check_page, is_report_of_whole, write_page

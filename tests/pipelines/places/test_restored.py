@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from millrace.model_manager.wire.errors import ConfigError, ModelError
-from millrace.pipelines.edge import Interrupted
 from millrace.pipelines.flags.job_options import parse
+from millrace.pipelines.interrupts import Interrupted
 from millrace.pipelines.places.claims import claimed
 from millrace.pipelines.places.provenance import note_settings
 from millrace.pipelines.places.restored import restored_if_nothing_written
