@@ -45,6 +45,7 @@ class StepResult:
         """Drop a request's progress: it has ended, and its output has all tokens."""
         self.new_token_ids.pop(request_id, None)
         self.new_logprobs.pop(request_id, None)
+        self.new_texts.pop(request_id, None)
 
     def add(self, answer: Output | Failure) -> None:
         """Add the answer of a request that has ended: its output, or its failure."""

@@ -18,13 +18,10 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-import msgspec
-
 from ..store.checksums import check_sums
 from ..store.gguf import is_gguf
 from ..store.revisions import check_revision
 from ..wire.backends import BACKENDS
-from ..wire.batching import failure_batches, fits_alone, fits_among_others, output_batches
 from ..wire.config import ModelConfig
 from ..wire.engine_messages import (
     LOAD_INTERRUPTED,
@@ -32,11 +29,9 @@ from ..wire.engine_messages import (
     EngineReady,
     ManagerToEngine,
     StartEngine,
-    StepReport,
 )
 from ..wire.errors import (
     ErrorInfo,
-    InvalidRequest,
     MillraceError,
     ModelDoesNotFit,
     ModelError,
@@ -48,10 +43,11 @@ from ..wire.extras import check_engine_extra
 from ..wire.imports import importing
 from ..wire.machine import is_shortage, shortage
 from ..wire.messages import Cancel, Submit
-from ..wire.request import Failure, Output, Request
+from ..wire.request import Failure, Request
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
 from .interface import Engine, LoadInterrupted, StepResult
 from .manager_link import MALFORMED_INPUT, ManagerLink
+from .reporting import Reporter
 from .this_process import die_with_parent
 
 log = logging.getLogger(__name__)
@@ -62,8 +58,6 @@ STEP_FAILED = 1
 """Exit status if a step raised; the log says why. Its requests go on in the next process, but after a ModelError: the
 manager was told that no next process can do better, and the job fails.
 """
-
-_STATS_INTERVAL = 0.5
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -139,20 +133,28 @@ class EngineLoop:
         self._engine = engine
         self._link = link
         self._clock = clock
-        self._stats_at = clock()
+        self._reporter = Reporter(link.send, engine.stats, clock())
         self._refused: list[Failure] = []
 
     def serve(self) -> None:
         """Loop until ManagerLink ends the process, when the manager wants or needs it.
 
-        What a step raises passes through: after a device error or a failed allocation nothing in this process can be
-        relied on.
+        What a step raises passes through, after the tokens of the steps before it are sent: after a device error or a
+        failed allocation nothing in this process can be relied on.
         """
         while True:
             self._take_in(self._link.receive(wait=not self._engine.has_work()))
-            with self._link.working(steps=1):
-                result = self._engine.step() if self._engine.has_work() else StepResult()
+            try:
+                with self._link.working(steps=1):
+                    result = self._engine.step() if self._engine.has_work() else StepResult()
+            except BaseException:
+                self._reporter.flush()
+                raise
             self._report(result)
+
+    def _report(self, result: StepResult) -> None:
+        refused, self._refused = self._refused, []
+        self._reporter.report(result, refused, self._clock(), idle=not self._engine.has_work())
 
     def _take_in(self, messages: list[ManagerToEngine]) -> None:
         for message in messages:
@@ -170,42 +172,8 @@ class EngineLoop:
             self._engine.add(request)
         except RequestError as error:
             self._refused.append(Failure(request.request_id, error.info()))
-
-    def _report(self, result: StepResult) -> None:
-        """Send reports; statistics twice a second, and before the engine goes idle."""
-        failures, self._refused = self._refused + result.failures, []
-        due = not self._engine.has_work() or self._clock() - self._stats_at >= _STATS_INTERVAL
-        if due:
-            self._stats_at = self._clock()
-        if due or result.outputs or failures or result.new_token_ids:
-            *before, last = _reports(result.outputs, failures)
-            for report in before:
-                self._link.send(report)
-            self._link.send(
-                msgspec.structs.replace(
-                    last,
-                    progress=result.new_token_ids,
-                    stats=self._engine.stats() if due else None,
-                    logprobs=result.new_logprobs,
-                    texts=result.new_texts,
-                )
-            )
-
-
-def _reports(outputs: list[Output], failures: list[Failure]) -> list[StepReport]:
-    """Finished requests, in as few reports as messages allow; the last has room for more."""
-    failures = failures + [_too_large(output) for output in outputs if not fits_alone(output)]
-    *many, rest = [*output_batches(filter(fits_alone, outputs))] or [[]]
-    *more, failures = [*failure_batches(failures)] or [[]]
-    if not all(map(fits_among_others, rest)):
-        many, rest = [*many, rest], []
-    reports = [StepReport(outputs=batch) for batch in many] + [StepReport(failures=batch) for batch in more]
-    return [*reports, StepReport(outputs=rest, failures=failures)]
-
-
-def _too_large(output: Output) -> Failure:
-    error = InvalidRequest("its answer is larger than a message: ask for fewer logprobs or prompt_logprobs")
-    return Failure(output.request_id, error.info())
+        else:
+            self._reporter.accepted(request)
 
 
 def _first_message(connection: Connection[ManagerToEngine]) -> StartEngine:

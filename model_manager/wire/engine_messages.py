@@ -46,7 +46,7 @@ class EngineFailed(Message, frozen=True):
 
 
 class StepReport(Message, frozen=True, omit_defaults=True):
-    """The results of one step."""
+    """The results of one step, and new tokens of steps before it."""
 
     outputs: list[Output] = msgspec.field(default_factory=list)
     failures: list[Failure] = msgspec.field(default_factory=list)

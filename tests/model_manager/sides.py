@@ -7,6 +7,7 @@ loops over the fake engine. In memory are the sockets, the election, the process
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -44,6 +45,8 @@ FOLDER = resolve(EMBEDDED_MODEL).absolute()
 MAX_NUM_SEQS = 2
 NEVER = 1e6
 """Seconds: signs of life come when the test asks for them."""
+_STEP_SECONDS = 0.06
+"""New tokens are reported after some steps, and wait after others."""
 _TURNS = 8
 """Passes of the manager's event loop in which whatever one event sets off is done."""
 
@@ -107,7 +110,9 @@ class EngineSide:
         self.outbox: deque[Message] = deque()
         self.is_ready = False
         self._engine = fake_engine(now)
-        self._loop = EngineLoop(self._engine, SimpleNamespace(send=self.outbox.append), clock=now)  # type: ignore[arg-type]
+        steps = itertools.count()
+        link: Any = SimpleNamespace(send=self.outbox.append)
+        self._loop = EngineLoop(self._engine, link, clock=lambda: now() + _STEP_SECONDS * next(steps))
 
     def load(self) -> None:
         self.is_ready = True
