@@ -1,16 +1,21 @@
 """Credits: the requests that each client may have outstanding on one model. Knows no request, only their number.
 
-What an engine can hold is shared max-min fairly among the clients that have work: none gets more than it has shown to
-use while another wants it, what nobody wants goes to all, and one client alone gets everything.
+One job may have outstanding what the engines can hold. Each of several may have twice that, so that requests of each
+wait, and whose are next can be decided as engines take them (fair_shares.py). Among a job's clients this is shared
+max-min fairly: none gets more than it has shown to use while another wants it, what nobody wants goes to all, and one
+client alone gets everything.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 ACTIVE_FOR = 1.0
 """Seconds for which a client without a request still counts as one that has work: it is between two requests."""
+AHEAD = 2
+"""Factor on the credits of each of several jobs: requests of each wait for a turn while others fill the engines."""
 IDLE_LIMIT = 2
 """Credits of a client without work; its first request makes it a client with work. When it uses both, credits are
 divided again at once.
@@ -41,6 +46,8 @@ class _Account:
     peak: int = 0
     """Most outstanding since the last division."""
     last_used: float = -math.inf
+    job: str = ""
+    """The job of its latest request."""
 
 
 class CreditAccounts:
@@ -81,10 +88,11 @@ class CreditAccounts:
         """Requests that the client has sent and that are not answered."""
         return self._accounts[client].outstanding
 
-    def take(self, client: int, now: float) -> None:
-        """The client has sent a request."""
+    def take(self, client: int, now: float, job: str = "") -> None:
+        """The client has sent a request of a job."""
         account = self._accounts[client]
-        self.due = self.due or not self._is_active(account, now)
+        self.due = self.due or not self._is_active(account, now) or account.job != job
+        account.job = job
         account.outstanding += 1
         self.due = self.due or account.outstanding == account.limit <= IDLE_LIMIT
         account.peak = max(account.peak, account.outstanding)
@@ -102,13 +110,22 @@ class CreditAccounts:
         self.due = False
         if not self._capacity:
             return {}
-        active = [client for client, account in self._accounts.items() if self._is_active(account, now)]
         limits = dict.fromkeys(self._accounts, min(IDLE_LIMIT, self._capacity))
-        demands = [self._demand(self._accounts[client]) for client in active]
-        limits.update(zip(active, max_min_shares(self._capacity, demands), strict=True))
+        jobs = self._active_by_job(now)
+        of_job = self._capacity * (1 if len(jobs) == 1 else AHEAD)
+        for clients in jobs:
+            demands = [self._demand(self._accounts[client]) for client in clients]
+            limits.update(zip(clients, max_min_shares(of_job, demands), strict=True))
         if len(limits) == 1:
             limits = dict.fromkeys(limits, self._capacity)
         return {client: limit for client, limit in limits.items() if self._set(client, limit)}
+
+    def _active_by_job(self, now: float) -> Collection[list[int]]:
+        jobs: dict[str, list[int]] = {}
+        for client, account in self._accounts.items():
+            if self._is_active(account, now):
+                jobs.setdefault(account.job, []).append(client)
+        return jobs.values()
 
     def _is_active(self, account: _Account, now: float) -> bool:
         return account.outstanding > 0 or now - account.last_used < ACTIVE_FOR

@@ -78,7 +78,7 @@ class EngineSlot:
         and can reuse.
         """
         entry.engine = self.index
-        entry.work = len(entry.request.prompt_token_ids) - num_computed + entry.request.params.max_tokens
+        entry.work = entry.most_tokens - num_computed
         self.entries[entry.request.request_id] = entry
         self.priorities[entry.request.params.priority] += 1
         self.work += entry.work
@@ -154,6 +154,11 @@ class EnginePool:
     def capacity(self) -> int:
         """Requests that clients may have outstanding."""
         return sum(self._most(slot) for slot in self.slots)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an engine takes another request, however urgent."""
+        return any(slot.state is State.READY and self._room(slot) for slot in self.slots)
 
     def wait(self) -> None:
         """Note that the engines wait for room in memory."""

@@ -160,6 +160,11 @@ class Entry:
         return self.lost_tokens + in_hand
 
     @property
+    def most_tokens(self) -> int:
+        """Most tokens of its prompt, as far as it is known, and its output."""
+        return len(self.request.prompt_token_ids) + self.request.params.max_tokens
+
+    @property
     def num_shared(self) -> int:
         """Number of prompt tokens that all requests of its family begin with (engine_pool.py); 0 without a family."""
         if not self.request.family:

@@ -39,6 +39,12 @@ class JobCounts:
         failures = count.failures | {error: count.failures.get(error, 0) + 1}
         self._jobs[job] = msgspec.structs.replace(count, failed=count.failed + 1, failures=failures)
 
+    def weighs(self, job: str, weight: float) -> None:
+        """The job sends requests, and has this weight."""
+        count = self._jobs.get(job)
+        if count is None or count.weight != weight:
+            self._jobs[job] = msgspec.structs.replace(self._touch(job), weight=weight)
+
     def _touch(self, job: str) -> JobStatus:
         count = self._jobs.setdefault(job, JobStatus(job=job))
         self._jobs.move_to_end(job)

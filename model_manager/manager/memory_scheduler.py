@@ -10,6 +10,9 @@ Nobody overtakes in a place, however small, with one exception: a model that a c
 are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile; the requests of
 the others queue, and each load then serves more of them.
 
+A turn is longer, by as much as a model's jobs weigh more than those of the model with the smallest share
+(`ModelUse.share`).
+
 What keeps models from thrashing: a loaded model stays until it has served a request, or nobody has sent one for
 `_CLAIM` seconds; a model without work for less than `_QUIET` counts as working.
 """
@@ -56,15 +59,17 @@ class ModelUse:
     has_served: bool = True
     """Whether it has answered a request since it was loaded."""
     is_pinned: bool = False
+    share: float = 1.0
+    """What its jobs weigh; a job's weight is divided among the models that it has requests for."""
 
     def can_go(self, now: float) -> bool:
         """Whether it may be unloaded at once."""
         claimed = self.has_served or now - self.ready_since >= _CLAIM
         return not self.works and not self.is_pinned and claimed and now - self.last_used >= _QUIET
 
-    def had_its_turn(self, now: float) -> bool:
-        """Whether it must make room though it has work."""
-        turn = max(_TURN, _TURN_IN_LOADS * self.load_seconds)
+    def had_its_turn(self, now: float, least_share: float) -> bool:
+        """Whether it must make room though it has work. `least_share`: of all models that have work or wait."""
+        turn = max(_TURN, _TURN_IN_LOADS * self.load_seconds) * max(1.0, self.share / least_share)
         return self.works and not self.is_pinned and now - self.ready_since >= turn
 
 
@@ -113,6 +118,7 @@ class _Waiting:
     request: LoadRequest
     since: float
     is_opening: bool = False
+    share: float = 1.0
     waits_for: str = ""
     is_told: bool = False
 
@@ -142,11 +148,13 @@ class MemoryScheduler:
         """The models that are in use from now on, loaded or not."""
         self._expected = {request.key: request for request in requests}
 
-    def ask(self, request: LoadRequest, now: float, *, is_opening: bool = False) -> None:
-        """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before."""
+    def ask(self, request: LoadRequest, now: float, *, is_opening: bool = False, share: float = 1.0) -> None:
+        """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before;
+        `share`: see ModelUse.
+        """
         assert request.key not in self._held, "it is loaded"
         waiting = self._waiting.setdefault(request.key, _Waiting(request, now))
-        waiting.request, waiting.is_opening = request, is_opening
+        waiting.request, waiting.is_opening, waiting.share = request, is_opening, share
 
     def withdraw(self, key: str) -> None:
         """A model no longer wants to be loaded."""
@@ -186,8 +194,10 @@ class MemoryScheduler:
             for key in going:
                 self.release(key)
             return [*map(Evict, going), self._admit(request)]
+        working = (model.share for model in loaded.values() if model.works)
+        least = min((*working, *(each.share for each in self._waiting.values())))
         due = sorted(
-            (key for key, model in loaded.items() if model.had_its_turn(now) and key not in self._draining),
+            (key for key, model in loaded.items() if model.had_its_turn(now, least) and key not in self._draining),
             key=lambda key: loaded[key].ready_since,
         )
         waiting.waits_for = self._lack(request)

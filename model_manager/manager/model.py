@@ -81,6 +81,9 @@ class Model:
         """Jobs whose client died, and until when they may come back."""
         self._job_of: dict[int, str] = {}
         """The job of each client's latest request."""
+        self._weights: dict[int, float] = {}
+        """The weight of each client's job."""
+        self._jobs = jobs
 
     @property
     def state(self) -> State:
@@ -94,6 +97,7 @@ class Model:
         for and that are not in force.
         """
         self.users[client] = self._grace(message.manager)
+        self._weights[client] = message.manager.weight
         self._requests.credits.join(client)
         self._last_used = now
         self._waiting[client] = message
@@ -112,6 +116,7 @@ class Model:
             return
         until = now + self.users.pop(client)
         self._waiting.pop(client, None)
+        self._weights.pop(client)
         orphans = self._requests.leave(client, until if died else None)
         job = self._job_of.pop(client, None)
         self._awaited |= dict.fromkeys(orphans | ({job} if died and job is not None else set()), until)
@@ -130,7 +135,8 @@ class Model:
         self._last_used = now
         self._job_of[client] = request.job
         self._awaited.pop(request.job, None)
-        self._requests.submit(client, request, now)
+        self._jobs.weighs(request.job, self._weights[client])
+        self._requests.submit(client, request, now, self._weights[client])
         if self._requests.entries and self.state is State.IDLE:
             self._engines.wait()
 
@@ -184,8 +190,12 @@ class Model:
         return bool(self._waiting)
 
     @property
-    def use(self) -> ModelUse:
-        """The loaded model as the memory scheduler sees it."""
+    def jobs(self) -> dict[str, float]:
+        """The weights of the jobs that have requests for it."""
+        return self._requests.shares.jobs
+
+    def use(self, share: float) -> ModelUse:
+        """The loaded model as the memory scheduler sees it. `share`: see ModelUse."""
         is_ready = self.state is State.READY
         return ModelUse(
             works=not is_ready or self._requests.has_work,
@@ -194,6 +204,7 @@ class Model:
             load_seconds=self._engines.info.load_seconds if self._engines.info else 0.0,
             has_served=self._has_served,
             is_pinned=self.config.pinned and bool(self.users),
+            share=share,
         )
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +285,7 @@ class Model:
         self._engines.stop(State.FAILED)
         for client in self.users:
             self._outbox.to_client(client, ModelFailed(self.key, error))
-        self.users, self._waiting, self._job_of = {}, {}, {}
+        self.users, self._waiting, self._job_of, self._weights = {}, {}, {}, {}
         self._requests.last_call = None
         self._requests.drop_all()
 

@@ -22,6 +22,7 @@ from .counts import ModelCounts
 from .credits import CreditAccounts
 from .engine_pool import EnginePool, EngineSlot
 from .entry import Entry
+from .fair_shares import FairShares
 from .jobs import JobCounts
 from .outbox import Outbox, ToEngine
 from .results import KeptResults
@@ -42,6 +43,7 @@ class Requests:
     ) -> None:
         self.entries: dict[str, Entry] = {}
         self.credits = CreditAccounts()
+        self.shares = FairShares()
         self._unsent: dict[str, Entry] = {}
         """Requests that no engine has, in the order in which engines get them (see `EnginePool.assign`)."""
         self._suspects: dict[str, Entry] = {}
@@ -65,9 +67,12 @@ class Requests:
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, client: int, request: Request, now: float) -> None:
-        """Take in a request: answer it from the kept results, attach it to the same request that runs, or queue it."""
-        self.credits.take(client, now)
+    def submit(self, client: int, request: Request, now: float, weight: float = 1.0) -> None:
+        """Take in a request: answer it from the kept results, attach it to the same request that runs, or queue it.
+
+        `weight`: its job's.
+        """
+        self.credits.take(client, now, request.job)
         kept = self._kept.find(self._key, request)
         entry = self.entries.get(request.request_id)
         if entry is not None and not entry.is_same_work(request):
@@ -79,9 +84,10 @@ class Requests:
         elif kept is not None:
             self._answer(client, kept, now)
         else:
-            self._accept(client, request, now)
+            self._accept(client, request, now, weight)
 
-    def _accept(self, client: int, request: Request, now: float) -> None:
+    def _accept(self, client: int, request: Request, now: float, weight: float) -> None:
+        self.shares.add(request.job, weight)
         self.entries[request.request_id] = self._unsent[request.request_id] = Entry.of(request, client, now)
 
     def cancel(self, client: int, request_id: str, now: float) -> None:
@@ -127,16 +133,20 @@ class Requests:
             entry.cancelled = True
             self._outbox.add(ToEngine(self._key, Cancel(self._key, [entry.request.request_id]), entry.engine))
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: Entry, generated: int | None = None) -> None:
+        """The request is over, with so many tokens if its engine has ended it."""
         request_id = entry.request.request_id
         del self.entries[request_id]
         self._unsent.pop(request_id, None)
         self._suspects.pop(request_id, None)
         self._progressed.pop(request_id, None)
-        self._leave_engine(entry)
+        self._leave_engine(entry, generated)
+        self.shares.remove(entry.request.job)
 
-    def _leave_engine(self, entry: Entry) -> None:
+    def _leave_engine(self, entry: Entry, generated: int | None = None) -> None:
         if entry.engine is not None:
+            unused = entry.work if generated is None else entry.request.params.max_tokens - generated
+            self.shares.charge(entry.request.job, -unused)
             self._engines.slots[entry.engine].remove(entry)
             entry.take_back()
 
@@ -148,11 +158,18 @@ class Requests:
 
     def hand_over(self, now: float) -> None:
         """Send the engines as many requests as they have room for."""
-        for slot, entries in self._engines.assign(self._due, self._suspects) if self._unsent else ():
+        for slot, entries in self._engines.assign(self._line(), self._suspects) if self._unsent else ():
             for entry in entries:
                 del self._unsent[entry.request.request_id]
+                self.shares.charge(entry.request.job, entry.work)
             for requests in request_batches(entry.as_sent(now) for entry in entries):
                 self._outbox.add(ToEngine(self._key, Submit(self._key, requests), slot.index))
+
+    def _line(self) -> dict[str, Entry]:
+        """The requests that are due; in fair turn, if it matters because there is room."""
+        if not self._engines.has_room:
+            return self._due
+        return {entry.request.request_id: entry for entry in self.shares.in_turn(self._due.values())}
 
     @property
     def _due(self) -> dict[str, Entry]:
@@ -207,7 +224,7 @@ class Requests:
 
     def _conclude(self, entry: Entry, output: Output, now: float) -> None:
         was_given_up = entry.cancelled and not entry.receivers
-        self._forget(entry)
+        self._forget(entry, output.num_generated)
         output = entry.told(output)
         if output.finish_reason is not FinishReason.ABORT:
             self._kept.add(self._key, entry.request, output, now)
@@ -230,7 +247,7 @@ class Requests:
         self._unsent[entry.request.request_id] = entry
 
     def _fail(self, entry: Entry, failure: Failure, now: float) -> None:
-        self._forget(entry)
+        self._forget(entry, len(entry.tokens))
         if entry.request.is_first:
             self._jobs.failed(entry.request.job, failure.error.kind)
         for client in entry.receivers:
@@ -264,7 +281,7 @@ class Requests:
     def drop_all(self) -> None:
         """Forget all requests: the model is given up, and clients learn that from ModelFailed."""
         self.entries, self._unsent, self._suspects, self._progressed = {}, {}, {}, {}
-        self.credits = CreditAccounts()
+        self.credits, self.shares = CreditAccounts(), FairShares()
         for slot in self._engines.slots:
             slot.clear()
 
@@ -306,6 +323,7 @@ class Requests:
             assert sent == set(slot.entries), "the account of what an engine has is wrong"
         assert set(self._unsent) == {name for name, entry in self.entries.items() if entry.engine is None}
         assert set(self._suspects) <= set(self.entries)
+        self.shares.check_integrity(self.entries.values())
         for client in users:
             owed = sum(entry.receivers.count(client) for entry in self.entries.values())
             assert self.credits.outstanding(client) == owed, "a client's credit is not what it waits for"

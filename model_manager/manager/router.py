@@ -17,6 +17,7 @@ from ..wire.errors import ConfigError, ModelDoesNotFit, ModelLost
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.server_keys import check_same_key
 from ..wire.status import EndedModel, JobStatus, ModelStatus
+from ..wire.tally import Tally
 from ..wire.transport import ProtocolError
 from .counts import EndedModels, ModelCounts
 from .engine_pool import RUNNING, State
@@ -187,17 +188,30 @@ class Router:
 
     def _share_memory(self, now: float) -> None:
         """Load the models that have room, and unload those that make room for others."""
+        shares = self._shares()
         for model in self._models.values():
             if model.state is State.WAITING:
                 self._memory.release(model.key)
-                self._memory.ask(model.load_request, now, is_opening=model.is_opening)
+                self._memory.ask(model.load_request, now, is_opening=model.is_opening, share=shares[model.key])
             elif model.state not in RUNNING:
                 self._memory.withdraw(model.key)
                 self._memory.release(model.key)
         if self._memory.is_waited_for:
-            loaded = {model.key: model.use for model in self._models.values() if model.state in RUNNING}
+            loaded = {
+                model.key: model.use(shares[model.key]) for model in self._models.values() if model.state in RUNNING
+            }
             for decision in self._memory.decide(loaded, now):
                 self._carry_out(decision, now)
+
+    def _shares(self) -> dict[str, float]:
+        """The share of each model: the weights of the jobs that have requests for it, where a job's weight is divided
+        among its models. Of a model that has none yet, a weight of 1.
+        """
+        models = Tally(job for model in self._models.values() for job in model.jobs)
+        return {
+            key: sum(weight / models[job] for job, weight in model.jobs.items()) or 1.0
+            for key, model in self._models.items()
+        }
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         model = self._models[decision.key]

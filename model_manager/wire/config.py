@@ -228,6 +228,9 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long the requests of a dead client go on, and its model stays loaded, so that a retry or `--resume` can take
     them over. A job that writes files, or runs on Flink or Dataflow, asks for 120. The manager gives what is asked, up
     to its results_kept, and never less than its own orphan_grace."""
+    weight: float = 1.0
+    """Share of this job beside others that use the same engines or memory: one of weight 2 gets twice the tokens of one
+    of weight 1, however many workers each has (docs: Many models)."""
     results_kept: float = 600.0
     """How long a finished result is kept for a retry that asks for it again."""
     results_kept_mib: float = 64.0
@@ -251,6 +254,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             check(name, getattr(self, name), 0 <= getattr(self, name) < math.inf, "a finite number of 0 or more")
         for name in ("heartbeat", "hang_timeout", "step_timeout", "load_timeout"):
             check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
+        check("weight", self.weight, 0.001 <= self.weight <= 1000, "0.001 to 1000")
         gib = self.memory_gib
         check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request"):
@@ -259,7 +263,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 PLACE_SETTINGS = ("manager", "manager_key_file")
 """Fields of ManagerConfig that say where the manager is, and not how it works."""
-OWN_SETTINGS = ("orphan_grace",)
+OWN_SETTINGS = ("orphan_grace", "weight")
 """Fields of ManagerConfig that each client decides for itself."""
 
 

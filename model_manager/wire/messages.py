@@ -17,7 +17,7 @@ from .request import Adapter, Failure, Name, NewTokens, Output, Request
 from .shared_settings import UnmetSetting
 from .status import EndedModel, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
-PROTOCOL = 11
+PROTOCOL = 12
 _MOST_SETTINGS_BYTES = 2**16
 _encoder = msgspec.msgpack.Encoder()
 

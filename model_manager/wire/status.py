@@ -112,6 +112,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     """Generated tokens."""
     failures: dict[str, int] = {}
     """Failed requests by the classes of their errors."""
+    weight: float = 1.0
+    """Its share of a model's tokens beside other jobs, as `--weight` says."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

@@ -100,7 +100,7 @@ def status_lines(status: Status) -> Iterator[str]:
         yield (
             f"job      {job.job or '(unnamed)'}: {job.finished:,} finished, {job.failed:,} failed, "
             f"{counted(job.prompt_tokens, 'prompt token')} ({job.cached_tokens:,} from the cache), "
-            f"{job.generated_tokens:,} generated"
+            f"{job.generated_tokens:,} generated, weight {job.weight:g}"
         )
     for process in status.processes:
         at = f" at {process.host}" if process.host else ""

@@ -85,9 +85,10 @@ class World:
         self.router.connect(client, observer=False)
         self.owed[client], self.opened[client] = Counter(), False
 
-    def open(self, client: int, grace: float = SETTINGS.orphan_grace) -> None:
+    def open(self, client: int, grace: float = SETTINGS.orphan_grace, weight: float = 1.0) -> None:
         config = msgspec.structs.replace(CONFIG, num_engines=self.num_engines)
-        self.router.open_model(client, OpenModel(config, "/", ManagerConfig(orphan_grace=grace)), self.now)
+        asked = ManagerConfig(orphan_grace=grace, weight=weight)
+        self.router.open_model(client, OpenModel(config, "/", asked), self.now)
         self.opened[client] = True
         self.settle()
 

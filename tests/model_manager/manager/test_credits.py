@@ -83,3 +83,16 @@ def test_a_client_that_uses_its_first_credits_gets_its_share_before_the_next_tic
         accounts.take(2, now=0.1)
     assert accounts.due
     assert accounts.divide(0.1)[2] == 10
+
+
+def test_each_of_several_jobs_may_send_what_fills_the_engines_however_many_clients_it_has() -> None:
+    accounts = CreditAccounts()
+    accounts.set_capacity(20)
+    for client in (1, 2, 3):
+        accounts.join(client)
+        for _ in range(20):
+            accounts.take(client, 0.0, "first" if client == 1 else "second")
+    assert accounts.divide(0.0) == {1: 40, 2: 20, 3: 20}
+    for _ in range(20):
+        accounts.give_back(1, 1.0)
+    assert accounts.divide(1.1 + ACTIVE_FOR) == {1: IDLE_LIMIT, 2: 10, 3: 10}

@@ -142,6 +142,15 @@ def test_a_model_with_work_leaves_after_its_turn_the_one_loaded_first_before_oth
     assert made.decide(loaded, 22.0) == [Evict("b"), Admit("c")]
 
 
+def test_a_turn_is_longer_by_as_much_as_a_models_jobs_weigh_more() -> None:
+    for share, least, turn in ((3.0, 1.0, 30.0), (1.0, 3.0, 10.0), (1.0, 0.25, 40.0)):
+        made = full("a", of=memory(1.0))
+        made.ask(request("b"), 0.0, share=least)
+        loaded = {"a": dataclasses.replace(WORKS, share=share)}
+        assert made.decide(loaded, turn - 0.1) == []
+        assert made.decide(loaded, turn) == [Drain("a")]
+
+
 def test_a_turn_is_longer_for_a_model_that_takes_long_to_load() -> None:
     made = full("a", of=memory(1.0))
     made.ask(request("b"), 0.0)

@@ -100,7 +100,7 @@ class Life(RuleBasedStateMachine):
             self.model.load(2**30 if which % 2 else None)
 
     def evict(self, *_: int) -> None:
-        if self.model.state is State.READY and not self.model.use.works:
+        if self.model.state is State.READY and not self.model.use(1.0).works:
             self.model.unload()
             self.settle()
             assert not self.engines
