@@ -25,7 +25,7 @@ from ..engine.scheduling.sequence import Sequence, SequenceStatus
 from ..engine.scheduling.stopping import Ending, StopRules
 from ..grammars.compiling import check
 from ..wire.constraint import Constraint
-from ..wire.errors import ConstraintNotMet, RequestError, counted
+from ..wire.errors import ConstraintNotMet, RequestError, not_complete
 from ..wire.logprobs import Logprobs
 from ..wire.request import FinishReason, Request
 from ..wire.sampling import SamplingParams
@@ -216,7 +216,7 @@ class HostedEngine:
         output = sequence.token_ids[sequence.num_prompt_tokens :]
         by_length = ending.reason is FinishReason.LENGTH
         if by_length and not sequence.may_be_cut:
-            raise ConstraintNotMet(f"the output is not complete after {counted(len(output), 'token')}")
+            raise not_complete(len(output), sequence.params.max_tokens)
         if not by_length and not self._meets(constraint, output[:-1] if by_token else output):
             raise ConstraintNotMet("the output does not meet its constraint, which the library did not hold it to")
         return Ending(ending.reason, ending.matched, complete=not by_token, is_cut=by_length)

@@ -105,6 +105,12 @@ class ConstraintNotMet(RequestError):
     """
 
 
+def not_complete(num_tokens: int, max_tokens: int) -> ConstraintNotMet:
+    """The error of an output that a limit has cut before it met its constraint."""
+    limit = f"max_tokens={max_tokens} allows" if num_tokens >= max_tokens else "the model has positions for"
+    return ConstraintNotMet(f"the output is not complete after {counted(num_tokens, 'token')}, and {limit} no more")
+
+
 class AnswerRejected(RequestError):
     """The answer is no value of the type that was asked for (a class's own checks, or a client without constraints), or
     was cut short.

@@ -22,7 +22,7 @@ import msgspec
 from ...engine.scheduling.sequence import sampling_seed
 from ...grammars.compiling import as_lark, check, is_whole
 from ...wire.constraint import Constraint
-from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong, counted, one_line
+from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong, not_complete, one_line
 from ...wire.logprobs import LEAST, Logprobs, TokenLogprob, TopLogprob
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
@@ -184,11 +184,8 @@ def meets_constraint(request: Request, answer: PartialAnswer) -> bool:
     if answer.reason is FinishReason.LENGTH:
         if request.may_be_cut:
             return False
-        length = counted(answer.num_tokens, "token")
-        why = f"is not complete after {length}, and max_tokens or the model's positions allow no more"
-    else:
-        why = "does not meet its constraint, which llama.cpp did not hold it to"
-    raise ConstraintNotMet(f"the output {why}")
+        raise not_complete(answer.num_tokens, request.params.max_tokens)
+    raise ConstraintNotMet("the output does not meet its constraint, which llama.cpp did not hold it to")
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ import msgspec
 
 from ...grammars.closing import Closed
 from ...grammars.guide import Guide
-from ...wire.errors import ConstraintNotMet, DeadlineExceeded, RequestError, counted
+from ...wire.errors import DeadlineExceeded, RequestError, not_complete
 from ...wire.logprobs import Logprobs
 from ...wire.request import Failure, FinishReason, Output, Request
 from ...wire.timings import Timings
@@ -300,10 +300,7 @@ class Sequence:
             missing = "complete output" if constrained else "token"
             return DeadlineExceeded(f"no {missing} after deadline={self.params.deadline} seconds")
         if self.is_to_be_closed:
-            return ConstraintNotMet(
-                f"the output is not complete after {counted(self.num_output_tokens, 'token')}, and max_tokens or the "
-                "model's positions allow no more"
-            )
+            return not_complete(self.num_output_tokens, self.params.max_tokens)
         return None
 
     def output(self, now: float) -> Output:
