@@ -129,6 +129,7 @@ figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.constrained --constraint regex --rounds 3 --results $(RESULTS)/constrained-regex.json
 	$(VENV)/bin/python -m benchmarks.server --rounds 3 --seconds 8 --results $(RESULTS)/server.json
 	$(VENV)/bin/python -m benchmarks.hang_ups --results $(RESULTS)/hang-ups.json
+	$(VENV)/bin/python -m benchmarks.many_models --results $(RESULTS)/many-models.json
 	$(VENV)/bin/python -m benchmarks.timeline --rate 6 --output $(RESULTS)/timeline.json
 	$(VENV)/bin/python -m benchmarks.simulation --results $(RESULTS)
 	$(VENV)/bin/python -m benchmarks.draw

@@ -4,7 +4,9 @@
 
 Each model has the embedded model's shape and tokenizer, and random weights of its own. Each round runs two jobs of
 `millrace run --models …`, one after the other; which one is first alternates. Each begins with no engine running.
-Every row must have an answer. The last line is JSON: loads of each model, rows a second, and their ratio.
+A job before the first round, of a row for each model, is not counted: the first load of any model checks it against
+transformers' code. Every row must have an answer. The last line is JSON: loads of each model, rows a second, their
+ratio by the medians, and the ratio of each round.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +37,7 @@ from millrace.model_manager.store.memory import memory_need
 from millrace.model_manager.store.weight_headers import read_header
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 
+_ORDERS = ("sorted", "shuffled")
 _LOOK = 0.2
 """Seconds between two looks at the manager's status."""
 
@@ -71,7 +75,7 @@ def _draw_weights(file: Path, chance: np.random.Generator) -> None:
 
 
 def write_rows(folder: Path, models: list[Path], rows: int, tokens: int) -> dict[str, Path]:
-    """The same rows sorted by model and in random order."""
+    """The same rows sorted by model and in random order, and `first`, a row for each model."""
     lines = [
         json.dumps(
             {"id": f"r{number}", "prompt": f"row {number}", "model": str(models[number * len(models) // rows])}
@@ -79,8 +83,9 @@ def write_rows(folder: Path, models: list[Path], rows: int, tokens: int) -> dict
         )
         for number in range(rows)
     ]
-    files = {order: folder / f"{order}.jsonl" for order in ("sorted", "shuffled")}
+    files = {order: folder / f"{order}.jsonl" for order in ("sorted", "shuffled", "first")}
     files["sorted"].write_text("\n".join(lines) + "\n")
+    files["first"].write_text("\n".join(lines[:: rows // len(models)]) + "\n")
     random.Random(0).shuffle(lines)
     files["shuffled"].write_text("\n".join(lines) + "\n")
     return files
@@ -123,8 +128,9 @@ def run(order: str, rows: Path, models: list[Path], memory_gib: float, engine_fl
             time.sleep(_LOOK)
         seconds = time.monotonic() - started
         assert process.returncode == 0, f"the job ended with {process.returncode}"
-    answered = {json.loads(line)["id"] for file in rows.parent.glob(f"out-{order}*.jsonl") for line in file.open()}
-    total = sum(1 for _ in rows.open())
+    files = rows.parent.glob(f"out-{order}*.jsonl")
+    answered = {json.loads(line)["id"] for file in files for line in file.read_text().splitlines()}
+    total = len(rows.read_text().splitlines())
     assert len(answered) == total, f"{len(answered)} of {total} rows are answered"
     return Job(order, round(seconds, 2), round(total / seconds, 1), loads, len(answered))
 
@@ -151,19 +157,33 @@ def main() -> None:
         models = write_models(folder, options.models)
         rows = write_rows(folder, models, options.rows, options.tokens)
         need = memory_need(ModelConfig(model=str(models[0]), backend=options.backend), str(models[0])).least
-        jobs: list[Job] = []
-        for number in range(options.rounds):
-            for order in ("sorted", "shuffled")[:: 1 - 2 * (number % 2)]:
-                engine = ["--num_threads", str(options.num_threads), "--backend", options.backend]
-                jobs.append(run(order, rows[order], models, (options.room + 0.5) * need / 2**30, engine))
-                print(jobs[-1], flush=True)
-    speed = {
-        order: statistics.median(job.rows_per_s for job in jobs if job.order == order)
-        for order in ("sorted", "shuffled")
+        engine = ["--num_threads", str(options.num_threads), "--backend", options.backend]
+
+        def job(order: str) -> Job:
+            made = run(order, rows[order], models, (options.room + 0.5) * need / 2**30, engine)
+            print(made, flush=True)
+            return made
+
+        job("first")
+        rounds = [{order: job(order) for order in _ORDERS[:: 1 - 2 * (number % 2)]} for number in range(options.rounds)]
+    conclude({"settings": _settings(options)} | told(rounds), options.results)
+
+
+def told(rounds: list[dict[str, Job]]) -> dict[str, Any]:
+    """The figures of all rounds; each has a job of each order."""
+    speed = {order: statistics.median(each[order].rows_per_s for each in rounds) for order in _ORDERS}
+    return {
+        "rows_per_s": speed,
+        "ratio": round(speed["shuffled"] / speed["sorted"], 3),
+        "ratios": [round(each["shuffled"].rows_per_s / each["sorted"].rows_per_s, 3) for each in rounds],
+        "most_loads": max(max(each["shuffled"].loads.values()) for each in rounds),
+        "loads": {order: [sum(each[order].loads.values()) for each in rounds] for order in _ORDERS},
+        "jobs": [asdict(each[order]) for each in rounds for order in _ORDERS],
     }
-    most = max(max(job.loads.values()) for job in jobs if job.order == "shuffled")
-    told = {"rows_per_s": speed, "ratio": round(speed["shuffled"] / speed["sorted"], 3), "most_loads": most}
-    conclude(told | {"jobs": [asdict(job) for job in jobs]}, options.results)
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("models", "room", "rows", "tokens", "backend", "num_threads")}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
 each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
 (benchmarks.server) and clients that hang up there (benchmarks.hang_ups), a simulated fleet (benchmarks.simulation),
-greedy answers that differ (benchmarks.agreement), and jobs that grow
+greedy answers that differ (benchmarks.agreement), more models than fit (benchmarks.many_models), and jobs that grow
 (benchmarks.growth, benchmarks.kafka_growth).
 """
 
@@ -27,6 +27,8 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return simulated_lines(figures["part"], figures["simulated"])
     if "differing" in figures:
         return _differing(figures)
+    if "most_loads" in figures:
+        return _many_models(figures)
     if "starts" in figures:
         return _starts(figures["starts"])
     if figures.get("sizes"):
@@ -74,6 +76,22 @@ def _http_cost(figures: dict[str, Any]) -> list[list[str]]:
         ["a streamed token", token, f"{figures['streamed_tokens_a_core_s']:,} tokens/s"],
         [f"{figures['idle_streams']:,} streams that wait", "–", f"{figures['kb_an_idle_stream']} KB each"],
     ]
+
+
+def _many_models(figures: dict[str, Any]) -> list[list[str]]:
+    """Rows a second and loads by the order of the rows; ranges are over the rounds."""
+    of = figures["settings"]
+    what = f"{of['models']} models, room for {of['room']}, {of['rows']:,} rows of {of['tokens']} tokens"
+    head = [f"{what}, back end `{of['backend']}`", "rows/s", "loads in all", "most loads of a model"]
+    rows = []
+    for order, loads in figures["loads"].items():
+        jobs = [job for job in figures["jobs"] if job["order"] == order]
+        rates = [job["rows_per_s"] for job in jobs]
+        most = max(max(job["loads"].values()) for job in jobs)
+        rate = f"{figures['rows_per_s'][order]:.0f} ({min(rates):.0f}–{max(rates):.0f})"
+        rows.append([order, rate, ", ".join(map(str, loads)), str(most)])
+    rows.append(["shuffled / sorted", f"{figures['ratio']:.2f}", "", ""])
+    return [head, ["---"] * len(head), *rows]
 
 
 def _starts(starts: list[dict[str, Any]]) -> list[list[str]]:

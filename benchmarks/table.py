@@ -1,4 +1,4 @@
-"""The tables of figures in README.md and of three pages of docs, from the files that keep them.
+"""The tables of figures in README.md and of four pages of docs, from the files that keep them.
 
     python -m benchmarks.table           # writes them
     python -m benchmarks.table --check   # exits with 1 if others stand there
@@ -24,7 +24,7 @@ from benchmarks.small_tables import small_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-DOCS = ("explanation/benchmarks.md", "explanation/scale.md", "reference/engines.md")
+DOCS = ("explanation/benchmarks.md", "explanation/scale.md", "reference/engines.md", "how-to/many-models.md")
 PAGES = (README, *(ROOT / "docs" / name for name in DOCS))
 _BLOCK = re.compile(r"(<!-- (benchmarks/results/[\w-]+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -102,6 +102,7 @@ def compared(calm: Run, stormy: Run, rows: Sequence[dict[str, Any]]) -> dict[str
             **stormy.tokens,
             **{f"undisturbed_{name}": count for name, count in calm.tokens.items()},
             "last_summary_computed_again": stormy.job.counted_again(),
+            "last_summary_computed": stormy.job.told_of_launches() or 0,
         },
         "left_behind": stormy.left_behind,
     }

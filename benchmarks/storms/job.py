@@ -199,6 +199,11 @@ class Job:
         found = re.search(r"([\d,]+) computed again", self.said())
         return int(found[1].replace(",", "")) if found else 0
 
+    def told_of_launches(self) -> int | None:
+        """Tokens that engines computed in all its launches, as its last summary says; None of a single launch."""
+        found = re.search(r"^launches: .* ([\d,]+) tokens? computed", self.said(), re.MULTILINE)
+        return int(found[1].replace(",", "")) if found else None
+
     def left_behind(self) -> list[str]:
         """Processes, ports, shared memory, and what is in the runtime and temporary folders and beside the output."""
         self._look()

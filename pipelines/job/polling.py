@@ -84,7 +84,7 @@ def _since(now: JobStatus, before: JobStatus) -> JobStatus:
     counts = {name: getattr(now, name) - getattr(before, name) for name in names}
     failures = Counter(now.failures)
     failures.subtract(before.failures)
-    return JobStatus(now.job, **counts, failures=dict(+failures))
+    return msgspec.structs.replace(now, **counts, failures=dict(+failures))
 
 
 def job_status(status: Status | None, job: str) -> JobStatus | None:

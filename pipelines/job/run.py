@@ -42,6 +42,7 @@ from ..places.sources_and_sinks import clear_temporary, files_of
 from ..runners.job_server import hint_at_workers, losses_told, runs_on_flink
 from ..runners.local_runner import FnApiRunner
 from ..runners.named_runner import named_runner
+from .launches import noted_launches
 from .logs import logs_at, tell
 from .on_prism import run_on_prism
 from .outliving import outliving_workers
@@ -102,14 +103,17 @@ def _check_model(options: JobOptions) -> None:
 
 def _run_here(pipeline: beam.Pipeline, options: JobOptions, build: Build, console: Console, before: float) -> int:
     """`before`: seconds from the command's start to the graph's building; startup is what a person waits for."""
-    with reported(options, status_reader(options), before) as report, contextlib.ExitStack() as held:
+    read = status_reader(options)
+    noted = noted_launches(options, read)
+    with reported(options, read, before) as report, noted as launches, contextlib.ExitStack() as held:
         outcome = outliving_workers(
             pipeline,
             options,
             lambda pipeline, options: _outcome(pipeline, options, console, report.recorder),
             lambda options: _built_again(options, build, held),
         )
-        outcome = report.finished(replace(outcome, startup=outcome.startup and outcome.startup + before))
+        startup = outcome.startup and outcome.startup + before
+        outcome = report.finished(replace(outcome, startup=startup, launches=launches))
     print_summary(outcome, quiet=options.quiet, stderr=console.file)
     return outcome.status
 

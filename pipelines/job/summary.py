@@ -26,6 +26,7 @@ from ..edge import plain, print_at_the_end
 from ..pages.row_files import first_rows
 from ..pages.texts import span
 from ..places.sources_and_sinks import are_same_files, files_at
+from .launches import Launches
 from .words import RAN, STARTUP, answered, reasons, speeds, tokens_of
 
 _EXAMPLES = 3
@@ -71,6 +72,8 @@ class Outcome:
     """Rows of a resumed job with the id of another row, which an earlier job answered."""
     unmet_settings: list[UnmetSetting] = field(default_factory=list)
     """Settings of engine or manager that were given and are not in force."""
+    launches: Launches | None = None
+    """The job in all its launches, where that is counted."""
     failed_changes: list[str] = field(default_factory=list)
     """Why updates of the model were not made, a sentence for each class of errors."""
 
@@ -183,6 +186,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
         f"{counted(outcome.completions, 'completion')} in {span(outcome.seconds)}, {RAN}{_speeds(outcome)}",
         _tokens(outcome),
         *([f"startup:      {span(outcome.startup)} ({STARTUP})"] if outcome.startup else []),
+        *([f"launches:     {outcome.launches}"] if outcome.launches and outcome.launches.launches > 1 else []),
         *_output(outcome),
         *_examples(outcome.files),
     ]

@@ -111,12 +111,16 @@ def forget_identity(files: OutputFiles | None) -> None:
 
 
 def _write(files: OutputFiles, settings: dict[str, Any]) -> None:
-    """All or nothing; on a disk by another file, since a kill may come between."""
-    place = f"{files.settings}.new" if is_local(files.settings) else files.settings
+    write_whole(files.settings, msgspec.json.encode(settings) + b"\n")
+
+
+def write_whole(path: str, content: bytes) -> None:
+    """Write a file, all or nothing; on a disk by another file, since a kill may come between. Raises OSError."""
+    place = f"{path}.new" if is_local(path) else path
     with create(place) as stream:
-        stream.write(msgspec.json.encode(settings) + b"\n")
-    if place != files.settings:
-        Path(place).replace(files.settings)
+        stream.write(content)
+    if place != path:
+        Path(place).replace(path)
 
 
 def _is_same(now: Any, earlier: Any) -> bool:

@@ -8,6 +8,7 @@
 <output>.tmp/superseded.json                          the files that a run with --overwrite will replace
 <output>.report.html                                  what the job came to, for people (pipelines/job/report/)
 .millrace/<name>.settings.json                        the settings that made the rows (places/provenance.py)
+.millrace/<name>.launches.json                        of an unfinished job: what it has cost (pipelines/job/launches.py)
 .millrace/<name>.claim                                which job writes them, while it runs (places/claims.py)
 """
 
@@ -55,6 +56,7 @@ class OutputFiles:
         self.temporary = f"{self.prefix}.tmp"
         self.settings = f"{self._folder}{_NOTES}/{self._name}{_SETTINGS}"
         self.claim = f"{self._folder}{_NOTES}/{self._name}.claim"
+        self.launches = f"{self._folder}{_NOTES}/{self._name}.launches.json"
 
     def existing(self, kind: OutputKind) -> list[str]:
         """Finished shards of a kind."""
@@ -128,7 +130,9 @@ class OutputFiles:
         """Whether a file of this name could be one of the output's: a shard, a temporary file, or its settings."""
         if _split(path)[0] == self._folder and any(self._shard_named(path, kind) for kind in get_args(OutputKind)):
             return True
-        return path in (self.temporary, self.settings, self.claim) or path.startswith(f"{self.temporary}/")
+        return path in (self.temporary, self.settings, self.claim, self.launches) or path.startswith(
+            f"{self.temporary}/"
+        )
 
     def check(self, if_exists: IfExists, *, endless: bool = False) -> None:
         """Raises ConfigError where output is there that `if_exists` does not allow for. `endless`: of a stream."""

@@ -51,8 +51,10 @@ class Crowd:
         self.router.model(config.key).ready(0, INFO, self.now)
         self.settle()
 
-    def submit(self, config: ModelConfig, *names: str) -> None:
-        self.router.submit(1, Submit(config.key, [request(name) for name in names]), self.now)
+    def submit(self, config: ModelConfig, *names: str, client: int = 1) -> None:
+        """Each client is of a job of its own."""
+        asked = [msgspec.structs.replace(request(name), job=f"job {client}") for name in names]
+        self.router.submit(client, Submit(config.key, asked), self.now)
         self.settle()
 
     def finish(self, config: ModelConfig, name: str) -> None:
@@ -129,6 +131,30 @@ def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_b
     crowd.pass_time(1)
     crowd.load(A)
     assert crowd.given[A.key] == ["late"]
+
+
+@pytest.mark.parametrize(("weight", "models", "turn"), [(1.0, 1, 10), (3.0, 1, 30), (3.0, 2, 15), (0.5, 1, 10)])
+def test_a_turn_is_longer_by_as_much_as_its_job_weighs_more_for_each_of_its_models(
+    weight: float, models: int, turn: float
+) -> None:
+    """The job of weight 1 waits with one model; the other job has requests for as many as `models`."""
+    crowd, ours = Crowd(), (A, msgspec.structs.replace(A, model="org/c"))[:models]
+    crowd.router.connect(2, observer=False)
+    for config in ours:
+        crowd.router.open_model(1, OpenModel(config, "/", ManagerConfig(weight=weight)), crowd.now)
+    crowd.settle()
+    crowd.load(A)
+    for config in ours:
+        crowd.submit(config, f"first of {config.model}")
+    crowd.router.open_model(2, OpenModel(B, "/"), crowd.now)
+    crowd.submit(B, "b", client=2)
+    crowd.pass_time(turn - 0.1)
+    crowd.submit(A, "before the turn's end")
+    assert "before the turn's end" in crowd.given[A.key]
+    crowd.pass_time(0.2)
+    crowd.pass_time(0.1)
+    crowd.submit(A, "after it")
+    assert "after it" not in crowd.given[A.key]
 
 
 def test_a_model_that_was_to_leave_goes_on_when_who_waited_is_gone() -> None:
