@@ -12,8 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _NEVER_USED = ("pandas", "pymongo", "IPython", "google.cloud.bigquery", "google.cloud.bigquery_storage_v1")
-_USED_WHERE_NAMED = {"google.cloud.pubsub": "pubsub", "google.cloud.dataflow": "dataflow", "boto3": "s3:"}
-"""Used by a job one of whose flags has that text in it."""
+_GOOGLES = ("gs:", "pubsub", "dataflow")  # Dataflow makes a bucket where no flag names one
+_USED_WHERE_NAMED = {
+    "apache_beam.io.gcp.bigquery": _GOOGLES,  # beam.io imports its names before those of Pub/Sub, or none of them
+    "apache_beam.io.gcp.gcsfilesystem": _GOOGLES,
+    "google.cloud.storage": _GOOGLES,
+    "google.cloud.pubsub": ("pubsub",),
+    "google.cloud.dataflow": ("dataflow",),
+    "boto3": ("s3:",),
+}
+"""Used by a job one of whose flags has one of these texts in it."""
 _USERS_CODE = re.compile(r"--runner[= ]\S*\.|--schema[= ]\S*:")
 """A class of the user's, whose module may want all of Beam."""
 
@@ -24,8 +32,8 @@ def without_unused_clients(flags: Sequence[str]) -> Iterator[None]:
     imported, stay without them. Not for use while other threads import.
     """
     words = " ".join(flags).lower()
-    unused = [*_NEVER_USED, *(name for name, word in _USED_WHERE_NAMED.items() if word not in words)]
-    with without([] if _USERS_CODE.search(words) else unused):
+    not_named = [name for name, texts in _USED_WHERE_NAMED.items() if not any(text in words for text in texts)]
+    with without([] if _USERS_CODE.search(words) else [*_NEVER_USED, *not_named]):
         yield
 
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from apache_beam.io.aws.clients.s3.messages import S3ClientError
 from apache_beam.io.filesystems import FileSystems
 from google.api_core.exceptions import ClientError, RetryError
-from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]
 
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, StorageError
 from millrace.model_manager.wire.extras import pip_install
@@ -123,6 +122,8 @@ def _reason(error: Exception) -> str:
 
 
 def _in_short(cause: Any) -> str:
+    from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[import-untyped]  # here: see beam_import
+
     if isinstance(cause, AttributeError):  # what Beam makes of a batch that got no answer at all in its time
         return "it does not answer"
     if isinstance(cause, int):
