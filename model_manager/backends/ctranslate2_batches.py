@@ -23,7 +23,7 @@ from .single_floats import above_zero, cut, is_sampled
 _WITHIN = 0.02
 """Seconds that `poll` waits for tokens."""
 _PAUSE, _LONGEST_WAIT = 0.05, 0.3
-"""Seconds: a batch begins once no request has come for so long, or after so long in all."""
+"""Seconds: a batch that has room begins once no request has come for so long, or after so long in all."""
 _ENGINES_FAULT = re.compile("out of memory|bad_alloc|CUDA|cuBLAS|cuDNN", re.IGNORECASE)
 """What an error says that is the engine's or the device's, and no request's."""
 
@@ -97,6 +97,8 @@ class BatchedGenerator:
     running: dict[str, _Generation] = field(default_factory=dict)
     idle: int = 0
     """Threads that run no batch."""
+    last_came: float = 0.0
+    """When the last request came, on the clock of `time.monotonic`."""
 
     def __post_init__(self) -> None:
         self.idle = self.at_once
@@ -117,6 +119,7 @@ class BatchedGenerator:
         asked = _Generation(sequence.request_id, tokens, sequence.conditions.max_tokens - made, group)
         with self.changed:
             self.waiting[sequence.request_id] = asked
+            self.last_came = time.monotonic()
             self.changed.notify_all()
 
     def cancel(self, request_id: str) -> None:
@@ -164,10 +167,15 @@ class BatchedGenerator:
                 self.idle += bool(batch)
 
     def _gather(self) -> None:
-        """Wait while requests keep coming: one that comes a moment late waits for a whole batch."""
+        """Wait while requests keep coming, and all idle threads have room for them: one that comes a moment late waits
+        for a whole batch.
+        """
         until = time.monotonic() + _LONGEST_WAIT
-        while time.monotonic() < until and self.changed.wait(_PAUSE):
-            pass
+        while self.waiting and len(self.waiting) < self.batch_size * self.idle:
+            left = min(until, self.last_came + _PAUSE) - time.monotonic()
+            if left <= 0:
+                return
+            self.changed.wait(left)
 
     def _next_batch(self) -> list[_Generation]:
         """The request that waits longest, and requests of about its length that have the same parameters.

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from millrace.model_manager.backends import ctranslate2_batches
 from millrace.model_manager.backends.ctranslate2_batches import BatchedGenerator
 from millrace.model_manager.backends.hosted import Event
 from millrace.model_manager.engine.scheduling.sequence import Sequence
@@ -53,6 +54,51 @@ def test_prompts_of_like_length_run_together_the_oldest_first() -> None:
     generator.goes_on.set()
     eventually(lambda: len(generator.batches) == 3)
     assert generator.batches == [[5], [8, 9], [2, 3]]
+
+
+class Watched(threading.Condition):
+    """Knows for how long each wait may take; None for one without a limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.limits.append(timeout)
+        return super().wait(timeout)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that has room waits for an hour."""
+    monkeypatch.setattr(ctranslate2_batches, "_PAUSE", 3600.0)
+    monkeypatch.setattr(ctranslate2_batches, "_LONGEST_WAIT", 3600.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_batch_that_has_room_waits_and_a_full_one_begins_at_once() -> None:
+    generator, changed = Generator(), Watched()
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=2, eos=[], changed=changed)
+    _submit(library, 5)
+    eventually(lambda: changed.limits[-1], "a wait for a second request")
+    assert generator.batches == []
+    _submit(library, 4)
+    eventually(lambda: generator.batches)
+    assert generator.batches == [[4, 5]]
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_request_that_has_waited_long_enough_waits_for_no_other() -> None:
+    generator = Generator()
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=2, eos=[])
+    for length in (5, 4):
+        _submit(library, length)
+    eventually(lambda: generator.batches)
+    _submit(library, 3)
+    with library.changed:
+        library.last_came -= 3600.0
+    generator.goes_on.set()
+    eventually(lambda: generator.batches == [[4, 5], [3]], "a batch of the third one alone")
 
 
 def test_as_many_batches_run_at_once_as_there_are_replicas_and_share_what_waits() -> None:
