@@ -124,6 +124,7 @@ figures: $(READY)
 	$(VENV)/bin/python -m benchmarks.pipeline --dtype all --results $(RESULTS)/pipeline.json --keep_since $(SINCE)
 	$(VENV)/bin/python -m benchmarks.queue --results $(RESULTS)/queue.json
 	$(VENV)/bin/python -m benchmarks.start --shape opt-125m,qwen-0.5b --results $(RESULTS)/start.json
+	$(VENV)/bin/python -m benchmarks.start --shape opt-125m --engines millrace-first-load,millrace-second-load --results $(RESULTS)/start-second.json
 	$(VENV)/bin/python -m benchmarks.latency --rate 1.5 --rounds 3 --results $(RESULTS)/latency.json
 	$(VENV)/bin/python -m benchmarks.constrained --constraint schema --rounds 3 --results $(RESULTS)/constrained-schema.json
 	$(VENV)/bin/python -m benchmarks.constrained --constraint regex --rounds 3 --results $(RESULTS)/constrained-regex.json
