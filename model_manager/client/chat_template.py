@@ -63,7 +63,7 @@ class ChatTemplate:
             raise InvalidRequest(f"messages: {self._name} exceeds a limit with them: {limit}") from None
         except MemoryError:
             raise InvalidRequest(f"messages: {self._name} takes more memory with them than there is") from None
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
+        except Exception as error:  # filters raise what they meet: AttributeError of a text that has no items, ...
             raise InvalidRequest(f"messages: the chat template rejects them: {str(error)[:_SHOWN]}") from None
 
 

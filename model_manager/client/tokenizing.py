@@ -61,7 +61,13 @@ class Tokenizer:
         encoder = _read_encoder(folder / "tokenizer.json")
         special = _special_tokens(config, folder)
         added = encoder.get_added_tokens_decoder()  # slow where there are many
-        if _add_missing(encoder, config, special.values(), {token.content for token in added.values()}):
+        try:
+            num_missing = _add_missing(encoder, config, special.values(), {token.content for token in added.values()})
+        except Exception as error:  # the library, and Python, raise what an odd value happens to break
+            raise ModelCorrupt(
+                f"{folder / 'tokenizer_config.json'}: its added tokens are not readable: {error}"
+            ) from None
+        if num_missing:
             added = encoder.get_added_tokens_decoder()
         # Byte-level text holds its own spaces: cleaning is for WordPiece and its kin (transformers 5 does the same).
         clean = bool(config.get("clean_up_tokenization_spaces")) and type(encoder.model).__name__ != "BPE"

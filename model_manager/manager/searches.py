@@ -7,9 +7,11 @@ Knows no connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from typing import TypeVar
 
 from ..store.sources import may_be_remote
@@ -56,9 +58,11 @@ def _on_thread(search: Callable[[], Found]) -> Future[Found]:
 
     def run() -> None:
         try:
-            result.set_result(search())
+            say = partial(result.set_result, search())
         except BaseException as error:
-            result.set_exception(error)
+            say = partial(result.set_exception, error)
+        with contextlib.suppress(InvalidStateError):  # the manager has ended meanwhile, and nobody waits
+            say()
 
     threading.Thread(target=run, name="search", daemon=True).start()
     return result

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
-from ..wire.errors import MillraceError, ModelNotFound
+from ..wire.errors import ModelNotFound
 from ..wire.machine import ENGINE_BYTES
 from .contents import is_in_format, is_wanted, weight_files
 from .gguf import gguf_bytes, is_gguf
@@ -100,7 +100,7 @@ def memory_need(config: ModelConfig, folder: str) -> MemoryNeed:
     try:
         need = _need(config, Path(folder))
         draft = _need(config, Path(config.draft_model)) if config.draft_model else MemoryNeed()
-    except (MillraceError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # whatever an odd value happens to break: infinity is no integer, a list has no names
         _log.warning("%s: its memory cannot be estimated (%s: %s)", config.model, type(error).__name__, error)
         return MemoryNeed(ENGINE_BYTES)
     weights = need.fixed + draft.fixed + ENGINE_BYTES

@@ -1,7 +1,8 @@
 """The progress of a running job: a file of its process in the runtime folder, for whoever watches the machine.
 
 Written whole each time, for its user alone; gone when the job ends. Files of dead processes are swept by whoever looks.
-Holds no prompt and no answer.
+Containers may share a runtime folder, and do not see each other's processes: a file of another one counts while it is
+young. Holds no prompt and no answer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -17,6 +20,8 @@ import msgspec
 from .timings import Timings
 
 _PATTERN = "job-*.json"
+_YOUNG = 60.0
+"""Seconds since the last write of a job in another container; a job writes every second."""
 
 
 class RowLife(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Generated tokens a second, lately."""
     seconds_left: float | None = None
     """Seconds left at this speed; null if not known."""
+    space: str = ""
+    """Namespace of processes that `pid` is one of; empty where it is not known."""
     dead_letters: list[FailedRow] = []
     """The latest; none if workers are other processes."""
     rows: list[RowLife] = []
@@ -122,7 +129,7 @@ class JobFile:
     """The file of this process's job, in a runtime folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / f"job-{os.getpid()}.json"
+        self._path = folder / f"{_prefix()}{os.getpid()}.json"
 
     def write(self, progress: JobProgress) -> None:
         """Replace what was said before; raises OSError."""
@@ -156,13 +163,34 @@ def _swept(folder: Path) -> Iterator[JobProgress]:
             job = msgspec.json.decode(_read(path), type=JobProgress)
         except (OSError, msgspec.MsgspecError):  # it ended meanwhile, or another version of millrace wrote it
             continue
-        if job.born and job.born == born(job.pid):
+        if _is_alive(job, path):
             yield job
         else:
             path.unlink(missing_ok=True)
-    for path in folder.glob("job-*.partial"):
-        if not born(int(path.stem.removeprefix("job-"))):
+    for path in folder.glob(f"{_prefix()}*.partial"):
+        if not born(int(path.stem.removeprefix(_prefix()))):
             path.unlink(missing_ok=True)
+
+
+def _is_alive(job: JobProgress, path: Path) -> bool:
+    if job.space and job.space != process_space():
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - path.stat().st_mtime < _YOUNG
+        return False
+    return bool(job.born) and job.born == born(job.pid)
+
+
+def _prefix() -> str:
+    """How names of this container's files begin: another one has the same process ids."""
+    return f"job-{process_space()}-"
+
+
+@cache
+def process_space() -> str:
+    """The namespace of processes that this one is in, as the kernel numbers it; empty where that is not known."""
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    return ""
 
 
 def _read(path: Path) -> bytes:

@@ -22,7 +22,7 @@ import msgspec
 
 from millrace.model_manager.wire.config import runtime_dir
 from millrace.model_manager.wire.errors import MillraceError
-from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born
+from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, process_space
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import JobStatus
 from millrace.transforms.elements.beam_metrics import failures_in, tallied
@@ -68,6 +68,7 @@ def _described(options: JobOptions, total: RowCount | None) -> JobProgress:
         command=options.task.command,
         pid=os.getpid(),
         born=born(os.getpid()),
+        space=process_space(),
         started=time.time(),
         model=options.model.model,
         input=", ".join(map(str, options.input)),

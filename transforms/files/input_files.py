@@ -28,8 +28,10 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {
     CompressionTypes.LZMA: lzma.LZMAFile,
     CompressionTypes.ZSTD: lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"),
 }
-_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
-"""Arrow has not implemented what a damaged file, or one of a newer writer, says of itself."""
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError)
+"""Arrow has not implemented what a damaged file, or one of a newer writer, says of itself; and names of columns may be
+no UTF-8.
+"""
 
 
 @contextlib.contextmanager

@@ -111,6 +111,7 @@ def test_templates_have_what_transformers_gives_them(source: str, text: str) -> 
         "{{ messages[0].content + 1 }}",
         "{{ messages[7].content.x.y }}",
         "{{ raise_exception('no') }}",
+        "{{ 'a' | dictsort }}",
     ],
 )
 def test_what_a_template_may_not_do_ends_that_request(source: str) -> None:

@@ -1,48 +1,22 @@
-"""A job in one container, its manager in another: what is killed and what is cut costs no row and doubles none."""
+"""Jobs and managers in several containers: what is killed, cut and done on the way costs no row and doubles none."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from millrace.model_manager.client.election import MANAGER_COMMAND
-from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.manager_key import make_key
-from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.containers import Container, containers
-from tests.model_manager.manager.staying_manager import ROOT, StayingManager
+from tests.model_manager.manager.container_jobs import ROWS, ask, job, undisturbed, written
+from tests.model_manager.manager.containers import Container, containers, containers_with_someone_between
+from tests.model_manager.manager.staying_manager import StayingManager
 from tests.waiting import eventually
-
-ROWS = 1000
-TOKENS = 12
-
-
-def prompts() -> dict[str, str]:
-    return {f"row {index}": f"{index} and a word" for index in range(ROWS)}
-
-
-def written(container: Container) -> dict[str, list[str]]:
-    """The texts of each row that the job has written."""
-    texts: dict[str, list[str]] = {}
-    for file in [*container.tmp.glob("out*/**/*.jsonl"), *container.tmp.glob("out*.jsonl")]:
-        for line in file.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                row = json.loads(line)
-                texts.setdefault(row["id"], []).append(row["text"])
-    return texts
-
-
-def undisturbed(runtime: Path) -> dict[str, str]:
-    """The texts that a manager of this machine gives."""
-    config, params = ModelConfig(backend="fake"), SamplingParams(max_tokens=TOKENS)
-    with EngineClient.open(config, manager=ManagerConfig(linger=0), runtime=runtime) as client:
-        futures = {name: client.submit(text, params, request_id=name) for name, text in prompts().items()}
-        return {name: future.result().text for name, future in futures.items()}
 
 
 @pytest.mark.slow
@@ -50,11 +24,8 @@ def test_a_job_goes_on_over_a_killed_manager_and_a_cut_cable(tmp_path: Path, mon
     expected = undisturbed(tmp_path / "run")
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.06")
     with containers() as (here, there):
-        for each in (here, there):
-            make_key(each.tmp / "manager.pem")
-        (here.tmp / "manager.pem").write_bytes((there.tmp / "manager.pem").read_bytes())
-        rows = "".join(json.dumps({"id": name, "prompt": text}) + "\n" for name, text in prompts().items())
-        (here.tmp / "rows.jsonl").write_text(rows)
+        share_key(here, there)
+        ask(here)
         key = Path("/tmp/manager.pem")
         with StayingManager(key, there.host, MANAGER_COMMAND, there.inside) as manager, job(here, manager) as running:
             eventually(lambda: len(written(here)) > 20, "rows")
@@ -76,30 +47,91 @@ def test_a_job_goes_on_over_a_killed_manager_and_a_cut_cable(tmp_path: Path, mon
         assert written(here) == {name: [text] for name, text in expected.items()}
 
 
+def share_key(here: Container, there: Container) -> None:
+    make_key(there.tmp / "manager.pem")
+    (here.tmp / "manager.pem").write_bytes((there.tmp / "manager.pem").read_bytes())
+    (here.tmp / "manager.pem").chmod(0o600)
+
+
+@pytest.mark.slow
+def test_whoever_sits_on_the_cable_loses_and_doubles_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = undisturbed(tmp_path / "run")
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.06")
+    with containers_with_someone_between() as (here, there, man):
+        share_key(here, there)
+        ask(here)
+        key = Path("/tmp/manager.pem")
+        with StayingManager(key, there.host, MANAGER_COMMAND, there.inside) as manager, job(here, manager) as running:
+            for what in ("delay 0.3", "replay", "garble 3"):
+                eventually(lambda: len(written(here)) > 10, "rows")
+                before = len(written(here))
+                man.now(what)
+                eventually(lambda rows=before: len(written(here)) > rows + 20, f"rows in spite of it: {what}")  # type: ignore[misc]
+            man.now("cut")
+            assert len(written(here)) < ROWS, "it ended too soon for this test"
+            for each in (here, there):
+                eventually(lambda end=each: connections(end) == 0, "the end of a connection that nobody answers")  # type: ignore[misc]
+            counts = man.now("pass")
+            assert all(counts[each] > 10 for each in ("delayed", "replayed", "dropped")), counts
+            assert counts["garbled"] == 3
+            monkeypatch.delenv("MILLRACE_FAKE_STEP_SECONDS")  # the rest need not last
+            manager.kill()
+            manager.start()
+            assert running.wait() == 0
+        assert written(here) == {name: [text] for name, text in expected.items()}
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that all containers have: their /tmp is their own."""
+    folder = Path(tempfile.mkdtemp(prefix="millrace-", dir="/var/tmp"))
+    yield folder
+    stop_models(folder / "rt")
+    shutil.rmtree(folder)
+
+
+def managers(folder: Path) -> list[int]:
+    """Process ids of the managers that have this runtime folder, as the tests see them."""
+    place = ["--runtime", str(folder)]
+    commands = {process.pid: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
+    return [pid for pid, command in commands.items() if place in [command[at : at + 2] for at in range(len(command))]]
+
+
+def holds(container: Container, pid: int) -> bool:
+    """Whether a process is one of the container's."""
+    first, other = (Path(f"/proc/{each}/ns/pid").readlink() for each in (container.pid, pid))
+    return first == other
+
+
+@pytest.mark.slow
+def test_containers_with_one_folder_elect_one_manager_and_another_when_its_container_is_killed(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(tmp_path / "run")
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.06")
+    runtime = shared / "rt"
+    with containers() as both:
+        for each in both:
+            ask(each)
+        jobs = {each: job(each, runtime=runtime) for each in both}
+        for each in both:
+            eventually(lambda container=each: len(written(container)) > 20, "rows in both containers")  # type: ignore[misc]
+        (manager,) = managers(runtime)
+        elected, other = both if holds(both[0], manager) else both[::-1]
+        assert holds(elected, manager)
+        elected.end()
+        eventually(lambda: manager not in managers(runtime), "the end of the first manager")
+        before = len(written(other))
+        eventually(lambda: len(written(other)) > before + 20, "rows of the next manager")
+        (manager,) = managers(runtime)
+        assert holds(other, manager)
+        assert before < ROWS, "it ended too soon for this test"
+        assert jobs[other].wait() == 0
+        jobs[elected].wait()
+        assert written(other) == {name: [text] for name, text in expected.items()}
+
+
 def connections(container: Container) -> int:
     """Established to the manager's network, as the container's kernel has it."""
     lines = Path(f"/proc/{container.pid}/net/tcp").read_text().splitlines()[1:]
     return sum(line.split()[3] == "01" for line in lines)
-
-
-def job(container: Container, manager: StayingManager) -> subprocess.Popen[bytes]:
-    flags = {
-        "input": "/tmp/rows.jsonl",
-        "output": "/tmp/out",
-        "backend": "fake",
-        "max_tokens": TOKENS,
-        "max_num_seqs": 12,
-        "manager": manager.address,
-        "manager_key_file": manager.key,
-        "heartbeat": 0.2,
-        "hang_timeout": 2,
-    }
-    command = [
-        *container.inside,
-        sys.executable,
-        "-m",
-        "millrace",
-        "run",
-        *(f"--{name}={value}" for name, value in flags.items()),
-    ]
-    return subprocess.Popen([*command, "--no-report", "--quiet"], cwd=ROOT)

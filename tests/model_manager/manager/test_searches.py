@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from millrace.model_manager.manager.searches import AT_ONCE, Searches
 
 
@@ -42,3 +44,19 @@ async def _many_searches() -> None:
     end.set()
     assert {await ended.get() for _ in slow} == set(slow)
     assert "org/of-one-who-left" not in begun
+
+
+def test_a_manager_that_ends_while_it_searches_says_nothing_of_it(capfd: pytest.CaptureFixture[str]) -> None:
+    end, threads = threading.Event(), [*threading.enumerate()]
+    asyncio.run(_begun(lambda: str(end.wait())))
+    end.set()
+    for thread in threading.enumerate():
+        if thread not in threads:
+            thread.join()
+    assert capfd.readouterr().err == ""
+
+
+async def _begun(search: Callable[[], str]) -> None:
+    Searches().begin("a", ["here"], search, print, lambda: True)
+    while not any(thread.name == "search" for thread in threading.enumerate()):
+        await asyncio.sleep(0)

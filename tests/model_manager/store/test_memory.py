@@ -80,7 +80,10 @@ def test_a_pipe_among_the_files_is_not_opened(tmp_path: Path) -> None:
     assert gguf_files("x-00001-of-00002.gguf", tmp_path) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"num_attention_heads": "many"})])
+_ODD_CONFIGS = [{"num_attention_heads": heads, "max_position_embeddings": 8} for heads in ("many", float("inf"), [1])]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", *map(json.dumps, _ODD_CONFIGS)])
 def test_what_cannot_be_read_counts_as_an_engine_alone_and_is_left_to_the_engine(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:

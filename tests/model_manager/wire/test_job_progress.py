@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, running_jobs, spans
+from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, process_space, running_jobs, spans
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.timings import Timings
 
@@ -30,7 +31,7 @@ JOB = JobProgress(
 def written(folder: Path, **changes: object) -> Path:
     """A file as another process would leave it."""
     job = msgspec.structs.replace(JOB, **changes)
-    path = folder / f"job-{job.pid}.json"
+    path = folder / f"job-{process_space()}-{job.pid}.json"
     path.write_bytes(msgspec.json.encode(job))
     return path
 
@@ -70,6 +71,16 @@ def test_a_process_that_is_not_reaped_is_dead(tmp_path: Path) -> None:
         assert not path.exists()
 
 
+def test_a_job_of_another_container_is_one_while_its_file_is_young(tmp_path: Path) -> None:
+    own, path = written(tmp_path), tmp_path / f"job-7-{JOB.pid}.json"
+    there = msgspec.structs.replace(JOB, space="7", born=1, started=2.0)
+    path.write_bytes(msgspec.json.encode(there))
+    assert running_jobs(tmp_path) == [JOB, there]
+    os.utime(path, (0, time.time() - 61))
+    assert running_jobs(tmp_path) == [JOB]
+    assert [*tmp_path.iterdir()] == [own]
+
+
 def test_another_process_with_the_same_id_is_not_the_job(tmp_path: Path) -> None:
     written(tmp_path, born=JOB.born - 1)
     assert running_jobs(tmp_path) == []
@@ -84,7 +95,7 @@ def test_a_file_that_is_no_progress_is_passed_over(tmp_path: Path, content: byte
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("kept")
-    (tmp_path / f"job-{os.getpid()}.partial").symlink_to(target)
+    (tmp_path / f"job-{process_space()}-{os.getpid()}.partial").symlink_to(target)
     with pytest.raises(OSError, match="symbolic"):
         JobFile(tmp_path).write(JOB)
     assert target.read_text() == "kept"
@@ -96,7 +107,7 @@ def test_a_manager_that_ends_leaves_running_jobs_and_no_dead_ones(tmp_path: Path
     written(folder.path, pid=2**22 - 1)
     JobFile(folder.path).write(JOB)
     folder.remove()
-    assert [path.name for path in folder.path.iterdir()] == [f"job-{os.getpid()}.json"]
+    assert [path.name for path in folder.path.iterdir()] == [f"job-{process_space()}-{os.getpid()}.json"]
     JobFile(folder.path).remove()
     folder.leave()
     assert not folder.path.exists()

@@ -13,6 +13,7 @@ import pytest
 
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.reading.arrow_plain import Unconvertible, plain_rows
+from millrace.transforms.reading.count import count_rows
 from tests.transforms.reading.rows_read import one_by_one, read, reasons, texts
 
 YEAR_10000 = 253_402_300_800
@@ -171,6 +172,15 @@ def test_a_damaged_footer_is_one_dead_letter(tmp_path: Path) -> None:
     path.write_bytes(data)
     assert texts(rows := read(path)) == ["UnreadableFile"]
     assert reasons(rows)[0].isprintable()
+
+
+def test_a_column_whose_name_is_no_utf_8_is_one_dead_letter_and_counts_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"prompt": ["p"], "zzzz": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"zzzz", b"\xff\xff\xff\xff"))
+    assert texts(rows := read(path)) == ["UnreadableFile"]
+    assert reasons(rows)[0].startswith("the file is damaged (UnicodeDecodeError")
+    assert count_rows([str(path)]) == (0, False)
 
 
 def test_rows_of_megabytes_are_in_memory_a_few_at_a_time(tmp_path: Path) -> None:
