@@ -4,8 +4,8 @@
     python -m benchmarks.draw out/timeline.json --images out
 
 A file of rows (benchmarks.engine, benchmarks.pipeline) gives NAME-SHAPE.png for each shape in it, one of starts
-(benchmarks.start), a timeline (benchmarks.timeline) and a part of a simulation (benchmarks.simulation) NAME.png; what
-has no picture is passed over, with a line. Needs matplotlib (the extra `bench`).
+(benchmarks.start), a timeline (benchmarks.timeline), growing jobs (benchmarks.growth) and a part of a simulation
+(benchmarks.simulation) NAME.png; what has no picture is passed over, with a line. Needs matplotlib (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -119,6 +119,23 @@ def starts(found: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def growth(sizes: list[dict[str, Any]], path: Path) -> None:
+    """The processor time of a further row by the size of the job, and what its processes hold in the largest job."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    cost, memory = figure.subplots(1, 2)
+    further = [(size["rows"], size["next_ms_a_row"]) for size in sizes if size["next_ms_a_row"] is not None]
+    cost.plot(*zip(*further, strict=True), marker="o", color=DARK)
+    cost.set(xscale="log", ylim=(0, None), xlabel="rows", ylabel="processor time of a further row, ms")
+    colours = (*COLOURS.values(), DARK, LIGHT)
+    for (role, held), colour in zip(sizes[-1]["held_mb"].items(), colours, strict=False):
+        memory.plot(*zip(*held, strict=True), color=colour, label=role)
+    memory.set(ylim=(0, None), xlabel=f"seconds of {sizes[-1]['rows']:,} rows", ylabel="MB")
+    memory.legend(frameon=False)
+    for panel in (cost, memory):
+        _plain(panel)
+    figure.savefig(path, dpi=150)
+
+
 def _bars(panel: Any, cells: dict[tuple[str, str], Row], engines: list[str], dtypes: list[str]) -> None:
     thickness = 0.8 / len(dtypes)
     for number, dtype in enumerate(dtypes):
@@ -163,6 +180,8 @@ def draw(file: Path, images: Path) -> list[Path]:
         return _throughputs(read(file), images, file.stem)
     if "starts" in contents:
         starts(contents["starts"], path)
+    elif len(contents.get("sizes", [])) > 1 and "held_mb" in contents["sizes"][-1]:
+        growth(contents["sizes"], path)
     elif "step_ms" in contents:
         timeline(Timeline(**contents), path)
     elif "part" not in contents or not simulated(contents["part"], contents["simulated"], path):

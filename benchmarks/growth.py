@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -38,6 +39,8 @@ from tests.runners.watching import repeatedly
 _ROLES = ("launcher", "manager", "engine")
 _LOOK = 0.25
 """Seconds between two looks at the processes of a job."""
+_POINTS = 120
+"""Of a line of memory that is kept."""
 _STEADY = 40
 """Looks in a job's second half from which on a slope means something."""
 _WITHIN = 3600.0
@@ -56,6 +59,8 @@ class Size:
     """None for the first size."""
     peak_mb: dict[str, float]
     mb_per_100000_rows: dict[str, float]
+    held_mb: dict[str, list[tuple[float, float]]]
+    """Seconds since the first look at a process, and what the role held then."""
     shards: int
     largest_shard_mb: float
 
@@ -99,6 +104,14 @@ class Watch:
     def peak_mb(self) -> dict[str, float]:
         """The most that a look found, by role."""
         return {role: round(max(mb for _, mb in held), 1) for role, held in self._held.items()}
+
+    def line(self) -> dict[str, list[tuple[float, float]]]:
+        """Seconds since the first look, and MB, by role; not every look."""
+        begun = min((held[0][0] for held in self._held.values()), default=0.0)
+        return {
+            role: [(round(at - begun, 1), round(mb, 1)) for at, mb in held[:: math.ceil(len(held) / _POINTS)]]
+            for role, held in self._held.items()
+        }
 
     def slopes(self, rows_per_s: float) -> dict[str, float]:
         """MB that each 100,000 rows add, by role: in the second half of the job."""
@@ -157,6 +170,7 @@ def grown(folder: Path, rows: int, options: argparse.Namespace, before: Size | N
         next_ms_a_row=None if beyond is None else round(1000 * beyond, 3),
         peak_mb=watch.peak_mb(),
         mb_per_100000_rows=watch.slopes(rows / seconds),
+        held_mb=watch.line(),
         shards=len(shards),
         largest_shard_mb=round(max(shards) / 2**20, 1),
     )
@@ -238,7 +252,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="growth-") as place:
         for rows in () if options.resumed_alone else sizes:
             found.append(grown(Path(place) / f"rows-{rows}", rows, options, found[-1] if found else None))
-            print(found[-1], flush=True)
+            print(found[-1].rows, found[-1].next_ms_a_row, found[-1].peak_mb, flush=True)
         job = half_answered(Path(place) / "resumed", sizes[-1], options)
         again = []
         for killed in (False, True):

@@ -49,3 +49,15 @@ def test_starts_are_a_picture(tmp_path: Path) -> None:
 
     assert path.name == "start.png"
     assert min(_size(path)) > 200
+
+
+def test_growing_jobs_are_a_picture(tmp_path: Path) -> None:
+    line = {"launcher": [[0.0, 170.0], [5.0, 180.0]], "manager": [[1.0, 30.0], [5.0, 35.0]]}
+    sizes = [{"rows": 10, "next_ms_a_row": None, "held_mb": {}}, {"rows": 100, "next_ms_a_row": 0.7, "held_mb": line}]
+    (tmp_path / "growth.json").write_text(json.dumps({"sizes": sizes}))
+    (path,) = draw(tmp_path / "growth.json", tmp_path)
+
+    assert path.name == "growth.png"
+    assert min(_size(path)) > 200
+    (tmp_path / "growth.json").write_text(json.dumps({"sizes": []}))
+    assert draw(tmp_path / "growth.json", tmp_path) == []

@@ -26,6 +26,8 @@ def test_a_slope_is_of_the_second_half_and_in_rows(tmp_path: Path) -> None:
     watch._held["manager"] = [(0.0, 1.0), (1.0, 5.0)]  # too short to say
     assert watch.slopes(rows_per_s=1000) == {"engine": 50.0}
     assert watch.peak_mb() == {"engine": 1000.0, "manager": 5.0}
+    line = watch.line()
+    assert (line["manager"], line["engine"][1], len(line["engine"])) == ([(0.0, 1.0), (1.0, 5.0)], (2.0, 1000.0), 100)
 
 
 def test_what_is_left_as_killed_is_in_one_shard_that_ends_in_half_a_row(tmp_path: Path) -> None:
