@@ -73,6 +73,8 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     _check_device(config, current_platform.device_type)
     _meet_in_memory()
     _check_grammars_once()
+    if config.max_loras and current_platform.device_type == "cpu":
+        _leave_rows_without_adapter_alone()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
     try:
         engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(config, folder, names)))
@@ -125,6 +127,23 @@ def _check_grammars_once() -> None:
     from vllm.v1.structured_output import backend_guidance
 
     _replace(backend_guidance, "validate_guidance_grammar", KeptCheck(backend_guidance))
+
+
+def _leave_rows_without_adapter_alone() -> None:
+    """On a CPU vLLM takes the slot of a row without an adapter, -1, as an index: the last slot's adapter would change
+    that row's answer (vllm/lora/ops/torch_ops/lora_ops.py of 0.32).
+    """
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    shrink = lora_ops.bgmv_shrink
+
+    def ours(inputs: Any, weights: Any, output: Any, slots: Any, scaling: float = 1.0) -> None:
+        shrink(inputs, weights, output, slots, scaling)
+        output[slots < 0] = 0
+
+    for module in (lora_ops, punica_cpu):
+        _replace(module, "bgmv_shrink", ours)
 
 
 def _replace(module: Any, name: str, ours: Any) -> None:

@@ -228,11 +228,20 @@ def install(backend: Backend, device: BuiltFor | None = None) -> Path:
         _run([sys.executable, "-m", "venv", *(["--without-pip"] if _uv() else []), str(made)], backend)
         _install(backend, pins, made)
         (made / _PINS).write_text(_noted(pins))
+        _name_place(made, place)
         shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return environment_python(backend.name)
+
+
+def _name_place(made: Path, place: Path) -> None:
+    """Programs of the environment name their interpreter by its whole path, which is another one once it is moved."""
+    for program in made.glob("bin/*"):
+        content = b"" if program.is_symlink() or not program.is_file() else program.read_bytes()
+        if os.fsencode(made) in content and b"\0" not in content:
+            program.write_bytes(content.replace(os.fsencode(made), os.fsencode(place)))
 
 
 def _uv() -> str | None:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.model_manager.wire.errors import ConfigError, ModelLoadFailed
 from tests.model_manager.backends.scenarios import (
+    CAPITALS,
+    SUMS,
     Case,
     Running,
     Scenarios,
@@ -51,3 +55,22 @@ class TestOpenVino(Scenarios):
         (folder / "openvino_model.xml").write_text("<net/>")
         with pytest.raises(ModelLoadFailed, match=r"ir: OpenVINO: "), opened(CASE, folder, tmp_path / "run"):
             pass
+
+    @pytest.mark.parametrize(("bits", "part"), [("int8", 0.27), ("int4", 0.16)])
+    def test_weights_in_few_bits_are_exported_and_computed_so(
+        self, running: Running, tmp_path: Path, bits: str, part: float
+    ) -> None:
+        """They answer as that export does once it is loaded as it is, and most rows as ours do."""
+        prompts = CAPITALS + SUMS
+        with opened(CASE, resolve(EMBEDDED_MODEL), tmp_path / "run", quantization=bits) as client:
+            assert (client.info.quantization, client.info.dtype) == (bits, "float32")
+            found = running.answers(prompts, client, max_tokens=24)
+        exported, whole = (own_format(running, f"openvino-{kind}", tmp_path / kind) for kind in (bits, "fp32"))
+        small, large = ((each / "openvino_model.bin").stat().st_size for each in (exported, whole))
+        assert small < part * large
+        with opened(CASE, exported, tmp_path / "run") as client:
+            again = running.answers(prompts, client, max_tokens=24)
+        assert [each.token_ids for each in found] == [each.token_ids for each in again]
+        ours = running.answers(prompts, running.ours, max_tokens=24)
+        alike = sum(one.token_ids == other.token_ids for one, other in zip(found, ours, strict=True))
+        assert alike >= 24, [(one.text, other.text) for one, other in zip(found, ours, strict=True)]

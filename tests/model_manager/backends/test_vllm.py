@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.wire.config import ManagerConfig
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.backends.scenarios import CAPITALS, PATIENCE, Case, Running, Scenarios
+from tests.model_manager.backends.scenarios import CAPITALS, PATIENCE, Case, Running, Scenarios, opened
 from tests.model_manager.backends.scenarios import running as both_engines
+from tests.model_manager.engine import adapters_made_here, random_checkpoints
 
 pytestmark = pytest.mark.engines
 
@@ -57,6 +61,51 @@ class TestVllm(Scenarios):
                 assert np.abs(one - other).max() < 1e-4 * np.abs(other).max()
             with pytest.raises(InvalidRequest, match="generate: this vLLM was loaded to embed"):
                 client.submit("x", SamplingParams(), request_id="embedding").result(PATIENCE)
+
+    def test_the_beginning_that_rows_share_is_computed_once_within_a_salt(self, running: Running) -> None:
+        begun = "".join(f"{n} and {n + 1} are numbers. " for n in range(40))
+        first, again, salted = (
+            running.answer(f"{begun}{question}", max_tokens=12, cache_salt=salt)
+            for question, salt in (("What is a?", ""), ("Who is b?", ""), ("Who is b?", "another"))
+        )
+        assert (first.cached_tokens, salted.cached_tokens) == (0, 0)
+        block = running.client.info.block_size
+        assert again.cached_tokens % block == 0
+        assert again.prompt_tokens - 2 * block < again.cached_tokens < again.prompt_tokens
+        assert again.token_ids == salted.token_ids
+
+    def test_without_the_prefix_cache_every_row_is_computed_whole(self, running: Running, tmp_path: Path) -> None:
+        prompt = "".join(f"{n} and {n + 1} are numbers. " for n in range(40))
+        with opened(CASE, resolve(EMBEDDED_MODEL), tmp_path / "run", prefix_caching=False) as client:
+            found = [running.submit(prompt, client, max_tokens=4).result(PATIENCE) for _ in range(2)]
+        assert [each.cached_tokens for each in found] == [0, 0]
+
+    def test_each_row_is_answered_by_its_own_adapter(self, running: Running, tmp_path: Path) -> None:
+        """As by models with the adapter merged into their weights, in transformers."""
+        model: Any = LlamaForCausalLM.from_pretrained(resolve(EMBEDDED_MODEL), dtype=torch.float32)
+        targets = ("q_proj", "v_proj", "down_proj")
+        adapters = {
+            name: adapters_made_here.write(tmp_path / name, model, targets, seed=seed, size=0.2)
+            for seed, name in enumerate("ab")
+        }
+        models = {"": model} | {name: adapters_made_here.merged(model, each, 2.0) for name, each in adapters.items()}
+        names = {name: str(tmp_path / name) if name else "" for name in models}
+        with opened(CASE, resolve(EMBEDDED_MODEL), tmp_path / "run", max_loras=1, max_lora_rank=8) as client:
+            prompts = {each: client.tokenizer.encode(each) for each in CAPITALS[:4]}
+            asked = {
+                (name, prompt): running.submit(ids, client, max_tokens=12, min_tokens=12, adapter=names[name])
+                for prompt, ids in prompts.items()
+                for name in models
+            }
+            found = {key: future.result(PATIENCE).token_ids for key, future in asked.items()}
+        wanted = {
+            (name, prompt): random_checkpoints.greedy(models[name], ids, 12)
+            for prompt, ids in prompts.items()
+            for name in models
+        }
+        different = {key: (found[key], wanted[key]) for key in wanted if found[key] != wanted[key]}
+        assert len(different) <= running.case.differ, different
+        assert all(wanted["a", prompt] != wanted["", prompt] != wanted["b", prompt] for prompt in CAPITALS[:4])
 
 
 def embedded(client: EngineClient, prompts: list[str], pooling: Any, normalize: bool) -> Any:

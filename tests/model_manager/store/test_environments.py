@@ -1,7 +1,9 @@
 """Python environments of other engines, made for an engine of a few lines that lies on this disk."""
 
 import re
+import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +63,14 @@ def test_an_installed_engine_starts_here(backend: Backend) -> None:
     assert install(backend) == environment_python("small")
     assert state(backend) == STARTS
     assert engine_python(ModelConfig(model=EMBEDDED_MODEL, backend="small")) == environment_python("small")
+
+
+def test_programs_of_an_environment_run_where_it_lies(backend: Backend, wheel: Path) -> None:
+    write_engine(wheel, "def main(): print('it runs')")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("small_engine-1.dist-info/entry_points.txt", "[console_scripts]\nsmall = small_engine:main\n")
+    program = install(backend).with_name("small")
+    assert subprocess.run([program], check=True, capture_output=True, text=True).stdout == "it runs\n"
 
 
 def test_an_environment_of_other_versions_is_told(backend: Backend) -> None:
