@@ -12,9 +12,9 @@ later call adds its own, and the figures cover all parts in the file.
 company where its random number lies within a rounding error of the next token's: docs/reference/sampling.md). `stalls`
 are the longest seconds without a new row from a blow to the next one, by kind (how many, median, mean, highest).
 `tokens` has what the engines of both runs computed (of prompts and answers) and generated, counted in the engines, and
-what the last summary says: tokens computed again in its launch, and computed in all launches (0 if there was one).
-`processor_seconds` cover all processes of the job. `left_behind` is what is there ten seconds after the end: processes,
-files, ports, shared memory. The last line is JSON.
+what the last summary says: tokens computed again in its launch, and computed in all launches (0 if there was one; it
+counts the last token of an answer too, which no step computes). `processor_seconds` cover all processes of the job.
+`left_behind` is what is there ten seconds after the end: processes, files, ports, shared memory. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Launches(msgspec.Struct):
     restarts: int = 0
     """Times that an engine of its models was started again."""
     computed: int = 0
-    """Tokens that engines have computed, of prompts and outputs."""
+    """Tokens that engines have computed: of prompts, less those from the cache, and generated ones."""
     answered: int = 0
     """Tokens that answers to its requests took: those of their prompts that were computed, and of outputs."""
     manager: tuple[int, float] = (0, 0.0)
