@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,13 @@ def test_a_replica_that_is_killed_in_mid_job_costs_no_row_and_a_cluster_that_is_
 
 
 def test_a_cluster_of_ours_that_is_killed_in_mid_job_is_started_again_and_ends_whole(
-    family: Family, machine: Machine, tmp_path: Path, serve: Path
+    family: Family, machine: Machine, tmp_path: Path, serve: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the preset's own command, with `serve` on the PATH."""
+    monkeypatch.setenv("PATH", f"{serve.parent}:{os.environ['PATH']}")
     port = free_port()
     config = str(serve_config(tmp_path, port))
     options: dict[str, Any] = {"preset": "ray", "port": port, "served_model": "m", "dialect": "openai-completions"}
-    options |= {"command": f"{serve} run {{model}}"}
     settings: dict[str, Any] = {"model": config, "max_num_seqs": len(HELD), "backend_options": options}
     client = machine.open(command=MANAGER_COMMAND, backend="server", **settings)
     expect_answers_over_a_death(
