@@ -11,6 +11,8 @@
 #   make test-long  test-slow, test-runners and test-engines in one: some compute while others wait
 #   make truth   random configs, budgets and constraints against transformers and bare grammars; prints what differs.
 #                SEED=7 make truth draws what that seed draws, by default the day does
+#   make fuzz    FUZZ_SECONDS (300) for each: messages, rows, constraints, templates and checkpoints, changed at random and
+#                guided by coverage; what they reach is kept in tests/fuzz/corpora, with a record of the time
 #   make lint    style, types and the import rule
 #   make check   before a commit: lint, and the fast tests that mirror what has changed since the last one
 #   make format  style, mended
@@ -45,9 +47,10 @@ UV := UV_SYSTEM_CERTS=1 $(VENV)/bin/uv
 HASHES := deploy/requirements.hashes.txt
 RESULTS := benchmarks/results
 SINCE ?= $(shell date -u +%F)
+FUZZ_SECONDS ?= 300
 SEED ?= $(shell date -u +%Y%m%d)
 
-.PHONY: help check demo test test-slow test-runners test-engines test-long truth lint format notebooks docs errors reference pins sbom audit figures clean
+.PHONY: help check demo test test-slow test-runners test-engines test-long truth fuzz lint format notebooks docs errors reference pins sbom audit figures clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +81,9 @@ truth: $(READY)
 	@failed=0; for part in "configs --count 100" "outputs --count 100" "budgets --count 1000" "company --dtype float32 --rows 200"; do \
 		echo "== $$part --seed $(SEED)"; $(VENV)/bin/python -m tests.truth.$$part --seed $(SEED) || failed=1; \
 	done; exit $$failed
+
+fuzz: $(READY)
+	$(VENV)/bin/python -m tests.fuzz wire rows constraints templates checkpoints --seconds $(FUZZ_SECONDS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

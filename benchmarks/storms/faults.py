@@ -1,5 +1,6 @@
 """Jobs with a fault that nobody is killed for: a full disk, too little memory, damaged weights, a device's errors.
 
+`clock` and `clock-libc` move the time of day back and forth, as Python's `time.time` and as the C library tell it.
 Each job runs with the fault to its end. If it failed or has dead letters, it runs again with --resume and without the
 fault.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ _WITHIN = 900.0
 _FILE = 48 * 1024
 _MEMORY = 600 * 2**20
 """Bytes for all processes of a job together; they need more."""
+_CLOCK = Path(__file__).with_name("jumping_clock.c")
 _WEIGHTS = "model.safetensors"
 _MARKED = 0.5
 """Where a file of weights is cut, or damaged: that share of it is whole."""
@@ -47,6 +50,12 @@ def _at_a_seam(name: str) -> Callable[[Job], None]:
         job.more_environment = {"CHAOS_FAULT": name, "CHAOS_SEED": str(job.seed)}
 
     return put_in
+
+
+def _clock_of_libc(job: Job) -> None:
+    library = job.folder / "jumping_clock.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
+    job.more_environment = {"LD_PRELOAD": str(library)}
 
 
 def _cut(job: Job) -> None:
@@ -80,6 +89,7 @@ FAULTS: dict[str, Callable[[Job], None]] = {
     "nan-logits": _at_a_seam("nan-logits"),
     "gpu-error": _at_a_seam("gpu-error"),
     "clock": _at_a_seam("clock"),
+    "clock-libc": _clock_of_libc,
 }
 """What a fault does to a job before it starts, by name."""
 

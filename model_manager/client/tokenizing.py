@@ -203,7 +203,9 @@ def _read_encoder(path: Path) -> Encoder:
         raise ModelNotFound(f"{path}: no such file; a model's folder holds its tokenizer.json")
     try:
         encoder = Encoder.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower, and panics
+        if not (isinstance(error, Exception) or _is_panic(error)):
+            raise
         raise ModelCorrupt(f"{path}: is not a tokenizer: {error}") from None
     encoder.no_truncation()
     encoder.no_padding()

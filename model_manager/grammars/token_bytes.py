@@ -24,7 +24,9 @@ def load_tokenizer(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) 
     path = folder / "tokenizer.json"
     try:
         encoder = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises no narrower class
+    except BaseException as error:  # tokenizers raises no narrower class, and its panics are no Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise ModelUnsupported(f"{path}: cannot be read: {error}") from None
     ends = sorted({token for token in eos_token_ids if 0 <= token < vocab_size})
     if not ends:

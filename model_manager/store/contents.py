@@ -146,9 +146,16 @@ def _shards(folder: Path, name: str) -> Iterator[Path]:
     for shard in sorted(shards, key=str):
         if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
             raise ModelCorrupt(f"{name}: {_INDEX} names {shard!r}, which is no file of this folder with weights")
-        if not (folder / shard).is_file():
+        if not _is_there(folder / shard):
             raise ModelCorrupt(f"{name}: {shard} is missing, which {_INDEX} lists")
         yield folder / shard
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # no file has so long a name
+        return False
 
 
 def _check_length(path: Path, model: str) -> None:

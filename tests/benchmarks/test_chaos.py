@@ -56,9 +56,26 @@ def test_a_job_under_blows_has_the_rows_and_texts_of_an_undisturbed_one(tmp_path
 
 @pytest.mark.slow
 def test_a_job_with_a_full_disk_or_a_devices_errors_is_whole_in_the_end(tmp_path: Path) -> None:
-    flags = ["--rows", str(ROWS // 2), "--fault", "full-disk", "gpu-error"]
+    flags = ["--rows", str(ROWS // 2), "--fault", "full-disk", "gpu-error", "clock-libc"]
     for figures in faults(parser().parse_args(flags), tmp_path)["faults"]:
         is_whole(figures)
+
+
+@pytest.mark.runners
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("runner", "seed", "role"), [("prism", 44, "launcher"), ("flink", 49, "task manager")])
+def test_a_job_on_a_runner_with_servers_is_whole_under_blows_too(
+    tmp_path: Path, runner: str, seed: int, role: str
+) -> None:
+    flags = f"--runner {runner} --rows {ROWS} --kills 6 --seed {seed} --longest_pause 5 --hang_timeout 60"
+    options = parser().parse_args(flags.split())
+    blows = drawn(seed, 6, ROWS, ROLES[runner], 5.0)
+    assert sum(blow.kind == f"{role} killed" for blow in blows) >= 2
+    assert any(blow.pause for blow in blows)
+    (figures,) = kills(options, tmp_path)
+    is_whole(figures)
+    assert figures["struck"].get(f"{role} killed"), figures["struck"]
+    assert figures["statuses"][-1] == 0
 
 
 def part(**figures: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _MOST = {
     **dict.fromkeys(_WIDTHS.split(), 2**20),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 10_000),
     "vocab_size": 2**24,
-    **dict.fromkeys(("max_position_embeddings", "n_positions"), 2**31 - 1),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 2**27),
 }
 """The largest size of each field; the smallest is 1."""
 _ROPE_NUMBERS = frozenset("rope_theta factor beta_fast beta_slow low_freq_factor high_freq_factor".split())

@@ -7,6 +7,7 @@ transformers' answers would depend on how it is called. Knows no weights: output
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .refusing import not_served
 
 _IMPLEMENTATION = "millrace_noted"
 _TOKENS = 4
+_AT_ONCE = 2**22
 _MARK = 7919
 """First number of a mask made by `_noted_mask`; the second is the window."""
 _ALL, _OTHER = 0, -1
@@ -94,14 +96,23 @@ def _noted_mask(*, config: Any, mask_function: Any = causal_mask_function, **_si
 
 def _window_of(mask_function: Any, length: int) -> int:
     """The window, from what a few positions of a sequence see."""
-    asked = torch.tensor([0, 1, length // 2, length - 1]).view(-1, 1)
-    behind, first = torch.arange(length), torch.zeros((), dtype=torch.long)
-    seen = torch.as_tensor(mask_function(first, first, asked, behind)).expand(len(asked), length)
-    window = int(seen[-1].sum())
-    wanted = (behind <= asked) & (behind > asked - window)
-    if not window or not torch.equal(seen, wanted):
-        return _OTHER
+    asked, first = torch.tensor([0, 1, length // 2, length - 1]).view(-1, 1), torch.zeros((), dtype=torch.long)
+
+    def seen(behind: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(mask_function(first, first, asked, behind)).expand(len(asked), len(behind))
+
+    window = sum(int(seen(behind)[-1].sum()) for behind in _positions(length))
+    for behind in _positions(length):
+        wanted = (behind <= asked) & (behind > asked - window)
+        if not window or not torch.equal(seen(behind), wanted):
+            return _OTHER
     return _ALL if window == length else window
+
+
+def _positions(length: int) -> Iterator[torch.Tensor]:
+    """All positions, some at a time: a config may say that there are billions."""
+    for start in range(0, length, _AT_ONCE):
+        yield torch.arange(start, min(start + _AT_ONCE, length))
 
 
 def _check_cache(model: Any, windows: Windows, max_model_len: int) -> None:

@@ -1,5 +1,6 @@
 """Token ids and chat templates; the standard is transformers' tokenizer for the same files."""
 
+import json
 import os
 import subprocess
 import sys
@@ -184,6 +185,16 @@ def test_broken_files_are_the_models_fault(tmp_path: Path, name: str, text: str,
     save(byte_level_bpe(), tmp_path, chat_template=None)
     (tmp_path / name).write_text(text)
     with pytest.raises(error):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_whose_library_panics_is_the_models_fault(tmp_path: Path) -> None:
+    file = save(byte_level_bpe(), tmp_path) / "tokenizer.json"
+    described = json.loads(file.read_bytes())
+    assert described["model"]["merges"]
+    described["model"]["continuing_subword_prefix"] = "\u00e9" * 9  # longer than the tokens that it should begin
+    file.write_text(json.dumps(described))
+    with pytest.raises(ModelCorrupt, match="is not a tokenizer"):
         Tokenizer.load(tmp_path)
 
 

@@ -117,6 +117,13 @@ def test_an_index_cannot_name_files_elsewhere(checkpoint: Path, shard: object) -
         resolve(str(checkpoint))
 
 
+def test_an_index_may_name_a_file_with_a_name_that_no_file_has(checkpoint: Path) -> None:
+    shard = "a" * 300 + ".safetensors"
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": shard}}))
+    with pytest.raises(ModelCorrupt, match=r"aaa\.safetensors is missing"):
+        resolve(str(checkpoint))
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 1}', "{", "[" * 100_000])
 def test_an_index_that_is_none_is_corrupt(checkpoint: Path, text: str) -> None:
     (checkpoint / "model.safetensors.index.json").write_text(text)

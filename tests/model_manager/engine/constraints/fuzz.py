@@ -30,19 +30,19 @@ _LONGEST = 120.0
 _MEMORY = 6 * 2**30
 _STEPS = 20
 
-_KEYWORDS = (
+KEYWORDS = (
     "type properties required additionalProperties patternProperties items prefixItems minItems maxItems anyOf oneOf "
     "allOf not if then else const enum pattern format minLength maxLength minimum maximum exclusiveMinimum multipleOf "
     "$ref $defs definitions uniqueItems minProperties maxProperties contains x-guidance $id $schema $anchor"
 ).split()
-_VALUES: list[Any] = [
+VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 3, 1000, 10**9, 2**53 + 1, -(2**63), 2**64 - 1, 0.1, 1e-300, 1e300),
     *("", "a", "string", "object", "array", "integer", "#", "#/$defs/a", "#/a/b", "http://x/y", "file:///etc/passwd"),
     *("(a*)*b", "(?=a)", "a{1,1000000000}", "((a{1,99}){1,99}){1,99}", "[ab]*a[ab]{99}", "\\p{L}*", "^$", "(", "date"),
     *([], {}, ["a"], {"a": True}, [1, [2, {"a": 3}]], {"$ref": "#"}, ["string", "null"], {"$ref": "#/$defs/a"}),
 ]
 _DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
-_SNIPPETS = (
+SNIPPETS = (
     'start: a\n|a: "x" a | "y"\n|A: /[a-z]+/\n|start: A B C\n|B: "b"{1,1000000000}\n|C: (A|B)+ & ~/x/\n|a: b\n|b: a\n'
     '|%json {}|%json {"$ref":"#"}|%regex {"substring_words":"a b c"}|%regex {"substring_chars":"aaaaaaa"}|(|)|[|]|{'
     '|}|~|&|*|+|?|"a"|/a*/|/(a*)*/|/((a{9}){9}){9}/|<|>|<[0-9]>|@x|%ignore /\\s*/\n|%import common.INT\n|[lazy]'
@@ -54,16 +54,16 @@ _SNIPPETS = (
 def random_schema(source: random.Random, depth: int = 4) -> Any:
     """Keywords with values that may or may not be theirs."""
     if depth == 4:
-        return {source.choice(_KEYWORDS): random_schema(source, depth - 1) for _ in range(1 + source.randrange(4))}
+        return {source.choice(KEYWORDS): random_schema(source, depth - 1) for _ in range(1 + source.randrange(4))}
     if depth == 0 or source.random() < 0.2:
-        return source.choice(_VALUES)
-    fields = {source.choice(_KEYWORDS): random_schema(source, depth - 1) for _ in range(source.randrange(5))}
+        return source.choice(VALUES)
+    fields = {source.choice(KEYWORDS): random_schema(source, depth - 1) for _ in range(source.randrange(5))}
     return [fields] if source.random() < 0.1 else fields
 
 
 def random_text(source: random.Random) -> str:
     """Pieces of grammars in any order."""
-    return "".join(source.choice(_SNIPPETS) for _ in range(source.randrange(1, 30)))
+    return "".join(source.choice(SNIPPETS) for _ in range(source.randrange(1, 30)))
 
 
 def random_regex(source: random.Random) -> str:

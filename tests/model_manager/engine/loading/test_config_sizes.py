@@ -69,7 +69,7 @@ def _plan(folder: Path, fields: dict[str, Any], **changes: Any) -> None:
         ("qwen2", "num_attention_heads", 0, "an integer from 1 to 1048576, got 0"),
         ("qwen2", "hidden_size", "64", 'an integer from 1 to 1048576, got "64"'),
         ("qwen2", "vocab_size", True, "an integer from 1 to 16777216, got true"),
-        ("qwen2", "max_position_embeddings", 10**30, f"an integer from 1 to 2147483647, got 1{'0' * 30}"),
+        ("qwen2", "max_position_embeddings", 10**30, f"an integer from 1 to 134217728, got 1{'0' * 30}"),
         ("opt", "num_hidden_layers", 10**9, "an integer from 1 to 10000, got 1000000000"),
         ("opt", "num_attention_heads", 7, "a divisor of the hidden size, 64, got 7"),
         ("qwen2", "sliding_window", [], "an integer or null, got []"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from transformers import (
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama import modeling_llama
 
+from millrace.model_manager.engine.loading import own_masks
 from millrace.model_manager.engine.loading.attention_probe import probe_attention
 from millrace.model_manager.engine.loading.own_masks import check_windows, own_windows
 from millrace.model_manager.engine.torch.attention_hook import IMPLEMENTATION
@@ -70,6 +72,18 @@ def test_attention_in_both_directions_is_seen_by_masks_and_modules(make: Callabl
     with pytest.raises(ModelUnsupported, match="its attention is not causal") as raised:
         own_windows(hooked(make()), _CPU, 256)
     assert any(name in str(raised.value) for name in ("is_causal=false", "use_bidirectional_attention=true"))
+
+
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_windows_are_the_same_however_few_positions_are_looked_at_together(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = random_checkpoints.qwen2_sliding_window()
+    wanted = own_windows(hooked(config), _CPU, 256)
+    monkeypatch.setattr(own_masks, "_AT_ONCE", at_once)
+    assert own_windows(hooked(config), _CPU, 256) == wanted != (None,) * 3
+    assert max(map(len, own_masks._positions(100))) == at_once
+    assert [*chain(*map(torch.Tensor.tolist, own_masks._positions(100)))] == [*range(100)]
 
 
 def test_a_window_that_attention_is_not_told_of_is_noticed() -> None:
