@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -106,6 +107,7 @@ class ManagerServer:
         self._searches = Searches()
         self._room = FrameRoom(_MAX_UNFINISHED_BYTES, settings.hang_timeout)
         self._started = time.monotonic()
+        self._instance = uuid.uuid4().hex
         self._due = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -297,6 +299,7 @@ class ManagerServer:
             jobs=self._router.jobs(),
             processes=[manager, *engines, *clients],
             ended=self._router.ended(),
+            instance=self._instance,
         )
 
     async def _see_off(self) -> None:

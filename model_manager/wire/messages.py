@@ -189,6 +189,8 @@ class Status(Message, frozen=True):
     """Processes that take part."""
     ended: list[EndedModel] = []
     """Models that nobody uses any more."""
+    instance: str = ""
+    """Another for each start of a manager, also of one with the same process id."""
 
 
 class Refused(Message, frozen=True):

@@ -5,7 +5,8 @@
 Engines count the tokens that they compute, and the manager keeps these counts over their deaths; this process looks
 once a second and adds what is new. So a kill of the launcher loses nothing while the manager lives: the next launcher
 goes on from the counts in the note. With a manager are lost the tokens since the last look. Tokens of other jobs that
-use the same models meanwhile are counted too. A preempted request's second prefill is not.
+use the same models meanwhile are counted too. A preempted request's second prefill is not, nor is a model that
+`--model_updates` brings.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from millrace.model_manager.wire.errors import counted
+from millrace.model_manager.wire.errors import MillraceError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineTotals, ModelStatus
 from millrace.transforms.files.file_systems import exists, remove
@@ -32,10 +35,15 @@ from ..places.provenance import write_whole
 from ..places.sources_and_sinks import files_of
 from .polling import ReadStatus, beside, job_status
 
-_EVERY, _EVERY_IN_A_STORE = 1.0, 30.0
-"""Seconds between two notes, on a disk and in an object store."""
-_SAME_START = 5.0
-"""Seconds by which the start of one manager may be reckoned differently."""
+_LOOK = 1.0
+"""Seconds between two looks at the manager, and between two notes on a disk."""
+_NOTE_IN_A_STORE = 30.0
+"""Seconds between two notes in an object store."""
+_ENDS_WITHIN = 5.0
+"""Seconds for which the job's end waits for a note: a store that is away is tried for minutes."""
+_LARGEST = 2**20
+"""Bytes of a note."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _log = logging.getLogger(__name__)
 
 
@@ -44,42 +52,45 @@ class Launches(msgspec.Struct):
 
     identity: str
     """`JobOptions.identity`: a note of another job counts for nothing."""
-    launches: int = 0
-    managers: int = 0
+    launches: _Count = 0
+    managers: _Count = 0
     """Managers that it has had."""
-    restarts: int = 0
+    restarts: _Count = 0
     """Times that an engine of its models was started again."""
-    computed: int = 0
+    computed: _Count = 0
     """Tokens that engines have computed: of prompts, less those from the cache, and generated ones."""
-    answered: int = 0
+    answered: _Count = 0
     """Tokens that answers to its requests took: those of their prompts that were computed, and of outputs."""
-    manager: tuple[int, float] = (0, 0.0)
-    """The last manager: its process id, and when it started by the wall clock."""
-    seen: dict[str, int] = {}
+    manager: str = ""
+    """`Status.instance` of the last manager."""
+    seen: dict[str, _Count] = {}
     """What this manager had counted at the last look."""
 
-    def look(self, status: Status, models: set[str], job: str, now: float) -> None:
-        """Add what the manager has counted since the last look."""
-        begins = not self.managers
-        self._meet((status.pid, now - status.uptime))
+    def look(self, status: Status, models: set[str], job: str, *, begins: bool = False) -> None:
+        """Add what the manager has counted since the last look.
+
+        `begins`: the launch begins, so what a manager has counted that the job did not know is not the job's.
+        """
+        is_others = self._meet(status.instance) and begins
         found: list[ModelStatus | EndedModel] = [*status.models, *status.ended]
         for model in found:
             if model.model in models:
-                self.computed += self._new(f"computed {model.key}", _computed(model.stats), begins)
-                self.restarts += self._new(f"restarts {model.key}", model.restarts, begins)
+                self.computed += self._new(f"computed {model.key}", _computed(model.stats), is_others)
+                self.restarts += self._new(f"restarts {model.key}", model.restarts, is_others)
         if (ours := job_status(status, job)) is not None:
             tokens = ours.prompt_tokens - ours.cached_tokens + ours.generated_tokens
-            self.answered += self._new("answered", tokens, begins)
+            self.answered += self._new("answered", tokens, is_others)
 
-    def _meet(self, manager: tuple[int, float]) -> None:
-        pid, started = self.manager
-        if pid != manager[0] or abs(started - manager[1]) > _SAME_START:
-            self.managers += 1
-            self.manager, self.seen = manager, {}
+    def _meet(self, manager: str) -> bool:
+        """Whether this is another manager than before."""
+        if self.manager == manager:
+            return False
+        self.managers += 1
+        self.manager, self.seen = manager, {}
+        return True
 
-    def _new(self, name: str, count: int, begins: bool) -> int:
-        """What is new of a counter. `begins`: what was counted before this job's first look is not its."""
-        before = self.seen.get(name, count if begins else 0)
+    def _new(self, name: str, count: int, is_others: bool) -> int:
+        before = count if is_others else self.seen.get(name, 0)
         self.seen[name] = count
         return max(0, count - before)
 
@@ -104,27 +115,37 @@ class _Noted:
         self._models = {model.name for model in (options.model, *options.models)}
 
     def run(self, every: float, stop: threading.Event) -> None:
-        """Look and note until the job's end. A note that cannot be written is no failure of the job."""
-        while not stop.wait(every):
-            if self.look():
-                try:
-                    write_whole(self._files.launches, msgspec.json.encode(self.launches))
-                except OSError as error:
-                    _log.warning("%s: the job's launches are not counted: %s", self._files.launches, error)
+        """Look each second until the job's end, and note it so often. A note that cannot be written fails no job."""
+        due = time.monotonic()
+        while not stop.wait(_LOOK):
+            if self.look() and time.monotonic() >= due:
+                if not self._write():
                     return
-                self.is_there = True
+                due = time.monotonic() + every
 
-    def look(self) -> bool:
+    def look(self, *, begins: bool = False) -> bool:
         """Look at the manager; False if it does not answer."""
         status = self._read()
         if status is not None:
-            self.launches.look(status, self._models, self._job, time.time())
+            self.launches.look(status, self._models, self._job, begins=begins)
         return status is not None
+
+    def _write(self) -> bool:
+        try:
+            write_whole(self._files.launches, msgspec.json.encode(self.launches))
+        except (OSError, MillraceError) as error:
+            _log.warning("%s: the job's launches are not counted: %s", self._files.launches, error)
+            return False
+        self.is_there = True
+        return True
 
     def forget(self) -> None:
         """Remove the note of a job that is done."""
-        if self.is_there and not self._files.has_unfinished_rows():
-            remove([self._files.launches])
+        try:
+            if self.is_there and not self._files.has_unfinished_rows():
+                remove([self._files.launches])
+        except (OSError, MillraceError) as error:
+            _log.warning("%s: cannot be removed: %s", self._files.launches, error)
 
 
 @contextmanager
@@ -135,8 +156,9 @@ def noted_launches(options: JobOptions, read: ReadStatus) -> Iterator[Launches |
         yield None
         return
     noted = _Noted(options, files, read)
-    every = _EVERY if is_local(files.launches) else _EVERY_IN_A_STORE
-    with beside(partial(noted.run, every), "millrace-launches"):
+    noted.look(begins=True)
+    every = _LOOK if is_local(files.launches) else _NOTE_IN_A_STORE
+    with beside(partial(noted.run, every), "millrace-launches", ends_within=_ENDS_WITHIN):
         yield noted.launches
     noted.look()
     noted.forget()
@@ -144,11 +166,20 @@ def noted_launches(options: JobOptions, read: ReadStatus) -> Iterator[Launches |
 
 def _noted(files: OutputFiles, identity: str) -> Launches:
     """What earlier launches of the same job have noted."""
-    with open_file(files.launches) as stream:
-        content = stream.read()
     try:
-        found = msgspec.json.decode(content, type=Launches)
-    except msgspec.MsgspecError as error:
+        found = _read(files.launches)
+    except (OSError, ValueError, RecursionError, MillraceError) as error:
         _log.warning("%s is damaged, so earlier launches are not counted: %s", files.launches, error)
         return Launches(identity)
     return found if found.identity == identity else Launches(identity)
+
+
+def _read(path: str) -> Launches:
+    """Raises OSError, StorageError, ValueError, RecursionError."""
+    if is_local(path) and not Path(path).is_file():
+        raise OSError("it is no file")
+    with open_file(path) as stream:
+        content = stream.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST:,} bytes")
+    return msgspec.json.decode(content, type=Launches)

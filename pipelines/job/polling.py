@@ -22,8 +22,10 @@ Clock = Callable[[], float]
 
 
 @contextmanager
-def beside(run: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Call `run` on a thread of that name, with an event that is set at the block's end; waits for the thread."""
+def beside(run: Callable[[threading.Event], None], name: str, *, ends_within: float | None = None) -> Iterator[None]:
+    """Call `run` on a thread of that name, with an event that is set at the block's end; waits for the thread, so many
+    seconds if that is given.
+    """
     stop = threading.Event()
     thread = threading.Thread(target=run, args=(stop,), daemon=True, name=name)
     thread.start()
@@ -31,7 +33,7 @@ def beside(run: Callable[[threading.Event], None], name: str) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join()
+        thread.join(ends_within)
 
 
 class Continued:

@@ -115,12 +115,20 @@ def _write(files: OutputFiles, settings: dict[str, Any]) -> None:
 
 
 def write_whole(path: str, content: bytes) -> None:
-    """Write a file, all or nothing; on a disk by another file, since a kill may come between. Raises OSError."""
-    place = f"{path}.new" if is_local(path) else path
-    with create(place) as stream:
+    """Write a file, all or nothing; on a disk by another file, since a kill may come between, and through no link.
+
+    Raises OSError, StorageError.
+    """
+    if not is_local(path):
+        with create(path) as stream:
+            stream.write(content)
+        return
+    place = Path(f"{path}.new")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    with place.open("xb") as stream:
         stream.write(content)
-    if place != path:
-        Path(place).replace(path)
+    place.replace(path)
 
 
 def _is_same(now: Any, earlier: Any) -> bool:

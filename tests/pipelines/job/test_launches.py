@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, JobStatus, ModelStatus
-from millrace.pipelines.job.launches import Launches
+from millrace.pipelines.job.launches import Launches, _noted
+from millrace.pipelines.places.provenance import write_whole
+from millrace.transforms.writing.output_files import OutputFiles
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import caught
@@ -20,48 +24,78 @@ from tests.pipelines.job.job_processes import caught
 ROWS, TOKENS = 200, 20
 
 
-def status(pid: int, computed: int, *, restarts: int = 0, uptime: float = 0.0, answered: int = 0) -> Status:
+def status(manager: str, computed: int, *, restarts: int = 0, answered: int = 0) -> Status:
     stats = EngineStats(prompt_tokens=computed + 5, cached_tokens=15, generated_tokens=10)
     model = ModelStatus("k", "m", "ready", [], 1, restarts, 0, None, stats)
     jobs = [JobStatus("j", prompt_tokens=answered), JobStatus("other", prompt_tokens=77)]
-    return Status(pid, uptime, [model], jobs, [])
+    return Status(1, 0.0, [model], jobs, [], instance=manager)
 
 
-def look(launches: Launches, seen: Status, now: float = 0.0) -> None:
-    launches.look(seen, {"m"}, "j", now)
+def look(launches: Launches, seen: Status, *, begins: bool = False) -> None:
+    launches.look(seen, {"m"}, "j", begins=begins)
 
 
-def test_what_was_computed_before_the_first_look_is_not_the_jobs() -> None:
+def test_what_was_computed_before_a_launch_is_not_the_jobs() -> None:
     launches = Launches("i")
-    look(launches, status(1, 100, answered=3))
-    look(launches, status(1, 130, answered=5))
+    look(launches, status("one", 100, answered=3), begins=True)
+    look(launches, status("one", 130, answered=5))
     assert (launches.computed, launches.answered, launches.managers) == (30, 2, 1)
 
 
-def test_a_manager_that_takes_anothers_place_counts_from_nothing_also_with_its_pid() -> None:
+def test_a_manager_that_comes_during_a_launch_counts_from_nothing() -> None:
     launches = Launches("i")
-    look(launches, status(1, 0), now=100)
-    look(launches, status(1, 50, uptime=30), now=130)
-    look(launches, status(2, 20, restarts=1, answered=8), now=140)
-    look(launches, status(2, 90, restarts=1, uptime=1, answered=9), now=200)
-    assert (launches.computed, launches.managers, launches.restarts, launches.answered) == (50 + 20 + 90, 3, 2, 17)
+    look(launches, status("one", 50))
+    look(launches, status("two", 20, restarts=1, answered=8))
+    look(launches, status("two", 90, restarts=1, answered=9))
+    look(launches, status("three", 30, answered=1))
+    assert (launches.computed, launches.managers, launches.restarts, launches.answered) == (50 + 90 + 30, 3, 1, 10)
 
 
 def test_the_next_launch_goes_on_from_the_note_and_a_model_that_ended_counts() -> None:
     launches = Launches("i")
-    look(launches, status(1, 10))
-    look(launches, status(1, 40))
+    look(launches, status("one", 10))
+    look(launches, status("one", 40))
     noted = msgspec.json.decode(msgspec.json.encode(launches), type=Launches)
-    seen = status(1, 60)
-    ended = EndedModel("k", "m", 0, EngineTotals(generated_tokens=65), {})
-    look(noted, msgspec.structs.replace(seen, models=[], ended=[ended]))
-    assert noted.computed == 55
+    look(noted, status("one", 60), begins=True)
+    ended = EndedModel("k", "m", 0, EngineTotals(generated_tokens=75), {})
+    look(noted, msgspec.structs.replace(status("one", 60), models=[], ended=[ended]))
+    assert noted.computed == 75
+    look(noted, status("two", 1000), begins=True)
+    assert noted.computed == 75
 
 
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
     command = job_command("run", prompts, output / "c")
     quick = ["--backend=fake", f"--max_tokens={TOKENS}", "--ignore_eos", "--no-report", "--linger=300"]
     return started([*command, *quick, "--hang_timeout=120", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "no UTF-8": lambda note: note.write_bytes(b'{"identity":"\xff\xfe"}'),
+    "nested": lambda note: note.write_text('{"other":' + "[" * 100_000 + "]" * 100_000 + "}"),
+    "negative": lambda note: note.write_text('{"identity":"i","computed":-1}'),
+    "large": lambda note: note.write_bytes(b" " * 2**21),
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_note_that_is_none_counts_for_nothing(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    files = OutputFiles(str(tmp_path / "out" / "c"))
+    note = Path(files.launches)
+    note.parent.mkdir(parents=True)
+    DAMAGED[damage](note)
+    assert _noted(files, "i") == Launches("i")
+    assert f"{note} is damaged, so earlier launches are not counted" in caplog.text
+
+
+def test_a_note_is_written_through_no_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    (tmp_path / "note.json.new").symlink_to(other)
+    write_whole(str(tmp_path / "note.json"), b"{}")
+    assert (other.read_text(), (tmp_path / "note.json").read_text()) == ("mine", "{}")
 
 
 @pytest.mark.slow
