@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from millrace.model_manager.client import EngineClient
@@ -33,13 +34,13 @@ def greedy(client: EngineClient) -> list[Output]:
     return [future.result(PATIENCE) for future in futures]
 
 
-def opened(folder: Path, **settings: Any) -> EngineClient:
+def opened(folder: Path, *, chat: bool = True, **settings: Any) -> EngineClient:
     return EngineClient.open(
         ModelConfig.parse(settings),
         manager=ManagerConfig(linger=0),
         runtime=folder,
         job="job",
-        chat=True,
+        chat=chat,
         manager_command=MANAGER_COMMAND,
     )
 
@@ -68,6 +69,25 @@ def test_vllms_server_answers_as_our_engine_does_and_is_started_again_when_it_is
         with pytest.raises(InvalidRequest, match=r"answered 400: .*maximum context length"):
             client.submit("word " * 2000, SamplingParams(), request_id="long").result(PATIENCE)
         expect_the_same_after_a_kill(client, family)
+    eventually(lambda: not family.left(), "the end of the server and of its processes")
+
+
+@pytest.mark.engines
+def test_embeddings_of_a_server_that_pools_are_those_of_our_engine(
+    family: Family, engine_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model, prompts = str(resolve(EMBEDDED_MODEL)), [*PROMPTS[:6], "word " * 100]
+    options = {"preset": "vllm", "command": f"{engine_python('vllm')} {VLLM_SERVER} --runner pooling"}
+    vectors = []
+    for name, settings in (
+        ("ours", {"dtype": "float32"}),
+        ("theirs", {"backend": "server", "backend_options": options}),
+    ):
+        with opened(tmp_path / name, chat=False, model=model, **settings) as client:
+            asked = [client.embed(each, request_id=each) for each in prompts]
+            vectors.append(np.array([future.result(PATIENCE).vector for future in asked]))
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-4
+    assert np.abs(vectors[0] - vectors[0][0]).max(axis=1)[1:].min() > 0.01, "else all prompts have one vector"
     eventually(lambda: not family.left(), "the end of the server and of its processes")
 
 
