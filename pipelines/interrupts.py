@@ -62,7 +62,7 @@ def noticed(statuses: Mapping[int, int]) -> Iterator[list[int]]:
         seen.append(statuses[number])
         signal.default_int_handler(number, frame)
 
-    with _handled(statuses, on_signal) if _is_main() else contextlib.nullcontext():
+    with _Handled(statuses, on_signal) if _is_main() else contextlib.nullcontext():
         yield seen
 
 
@@ -77,7 +77,7 @@ def ended_by_second_interrupt(said: str) -> Iterator[None]:
             signal.signal(each, signal.default_int_handler)
         _log.warning(said)
 
-    with _handled(_BOTH, on_signal):
+    with _Handled(_BOTH, on_signal):
         yield
 
 
@@ -89,12 +89,13 @@ def interrupt_held(said: str) -> Iterator[None]:
     held: list[int] = []
 
     def on_signal(number: int, _: object) -> None:
-        restore()
+        handled.restore()
         held.append(number)
         _log.warning(said)
 
+    handled = _Handled(_BOTH, on_signal)
     try:
-        with _handled(_BOTH, on_signal) as restore:
+        with handled:
             yield
     finally:
         for number in held:
@@ -104,7 +105,7 @@ def interrupt_held(said: str) -> Iterator[None]:
 @contextlib.contextmanager
 def ended_by_interrupt() -> Iterator[None]:
     """Ctrl-C ends the process at once, where nothing has begun: an import may make any other error of it."""
-    with _handled([signal.SIGINT], lambda *_: os._exit(130)) if _is_main() else contextlib.nullcontext():
+    with _Handled([signal.SIGINT], lambda *_: os._exit(130)) if _is_main() else contextlib.nullcontext():
         yield
 
 
@@ -120,18 +121,25 @@ def _is_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-@contextlib.contextmanager
-def _handled(numbers: Iterable[int], on_signal: Callable[[int, FrameType | None], Any]) -> Iterator[Callable[[], None]]:
-    """These signals call the function. Yields what gives them back the handlers that they had, as the end does."""
-    before = {number: signal.getsignal(number) for number in numbers}
+class _Handled:
+    """Within the block these signals call the function."""
 
-    def restore() -> None:
-        for number, handler in before.items():
+    def __init__(self, numbers: Iterable[int], on_signal: Callable[[int, FrameType | None], Any]) -> None:
+        self._before = {number: signal.getsignal(number) for number in numbers}
+        self._on_signal = on_signal
+
+    def __enter__(self) -> None:
+        try:
+            for number in self._before:
+                signal.signal(number, self._on_signal)
+        except BaseException:
+            self.restore()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Give them back the handlers that they had."""
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    for number in before:
-        signal.signal(number, on_signal)
-    try:
-        yield restore
-    finally:
-        restore()

@@ -172,7 +172,7 @@ def test_an_upload_that_is_complete_may_be_answered_404_when_asked_again(bucket:
     bucket.proxy.inject(Status(404), of_ends)
     refused = runs.run("out/d")
     assert refused.returncode == 1
-    assert "404" in refused.stderr
+    assert "404) when calling the CompleteMultipartUpload operation" in refused.stderr
 
 
 @pytest.mark.parametrize(("method", "what"), [("GET", "in/rows"), ("PUT", "out/c")])

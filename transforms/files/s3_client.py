@@ -4,7 +4,7 @@ Beam's own makes a request eight times, with pauses of up to five minutes, after
 with a minute for each answer: hours, in which a job neither goes on nor ends. Beam asks the module for its client's
 class, so ours stands in its place. What boto3 repeats within seconds (5xx, resets) is left to it.
 
-Beam makes one of boto3's clients for each operation, with 0.12 s of processor time. Ours keeps one a thread.
+Beam makes one of boto3's clients for each operation, with 0.12 s of processor time. Ours share one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from apache_beam.io.aws.clients.s3 import boto3_client
@@ -31,12 +31,9 @@ GIVEN_UP_AFTER = 120.0
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between one attempt and the next; then always the last."""
 _KEPT = 60.0
-"""Seconds for which a thread keeps a client of boto3: credentials on disk may be replaced while a job runs."""
-_SETTINGS = (
-    *("access_key_id", "secret_access_key", "session_token", "endpoint_url"),
-    *("region_name", "api_version", "verify", "disable_ssl"),
-)
-"""Beam's options of S3, without their prefix."""
+"""Seconds for which a client of boto3 is shared."""
+_CONNECTIONS = 64
+"""That are kept open: more threads than that make new ones."""
 _PASSING = (408, 429)
 """Answers below 500 after which a request is made again."""
 _REQUESTS = (
@@ -77,26 +74,17 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
-    """Those of one thread with the same settings share a client of boto3. Raises Refused where boto3 refuses them."""
+    """Those with the same settings share a client of boto3. Raises Refused where boto3 refuses the settings."""
 
     def __init__(self, options: Any) -> None:
-        settings, now = _settings(options), time.monotonic()
-        kept = getattr(_thread, "kept", None)
-        if kept is None or kept[0] != settings or now - kept[1] > _KEPT:
-            self._make(options)
-            kept = _thread.kept = (settings, now, self.client)
-        self.client: Any = kept[2]
-        self._download_request = self._download_stream = None
-        self._download_pos = 0
-
-    def _make(self, options: Any) -> None:
         try:
-            super().__init__(options)
+            self.client = _shared.client(_settings(options))
         except AssertionError:  # there is no boto3
             raise
         except Exception as error:
             raise Refused from error
-        self.client.meta.events.register("needs-retry.s3", _wait_once)
+        self._download_request = self._download_stream = None
+        self._download_pos = 0
 
     def complete_multipart_upload(self, request: CompleteMultipartUploadRequest) -> None:
         """Make the object of its parts. A store whose answer was lost may answer 404 when it is asked again."""
@@ -107,25 +95,61 @@ class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
                 raise
 
     def _is_complete(self, request: CompleteMultipartUploadRequest) -> bool:
-        hashes = b"".join(bytes.fromhex(part["ETag"].strip('"')) for part in request.parts)
+        try:
+            hashes = b"".join(bytes.fromhex(part["ETag"].strip('"')) for part in request.parts)
+            found = _look_once(self, GetRequest(request.bucket, request.object))
+        except (ValueError, S3ClientError):  # a store of other hashes, or no right to look
+            return False
         etag = f"{hashlib.md5(hashes, usedforsecurity=False).hexdigest()}-{len(request.parts)}"
-        found = self.get_object_metadata(GetRequest(request.bucket, request.object))
         return bool(found.etag.strip('"') == etag)
 
 
-_thread = threading.local()
-_complete_once = inspect.unwrap(boto3_client.Client.complete_multipart_upload)
+class _Shared:
+    """One client of boto3, which many threads may use, for a minute: credentials on disk may be replaced meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made_for: tuple[Any, ...] = ()
+        self._made_at = 0.0
+        self._client: Any = None
+
+    def client(self, settings: Mapping[str, Any]) -> Any:
+        environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        wanted, now = (settings, environment, os.getpid()), time.monotonic()
+        with self._lock:
+            if wanted != self._made_for or now - self._made_at > _KEPT:
+                self._client = _made(settings)
+                self._made_for, self._made_at = wanted, now
+            return self._client
 
 
-def _settings(options: Any) -> tuple[Any, ...]:
-    """What boto3 makes a client from, within this process."""
+def _made(settings: Mapping[str, Any]) -> Any:
+    boto3 = boto3_client.boto3
+    assert boto3 is not None, "Missing boto3 requirement"
+    from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]  # here: not all jobs have it
+
+    client = boto3.session.Session().client(**settings, config=Config(max_pool_connections=_CONNECTIONS))
+    client.meta.events.register("needs-retry.s3", _wait_once)
+    return client
+
+
+def _settings(options: Any) -> dict[str, Any]:
+    """What boto3 makes a client from: Beam's options of S3."""
     is_beams = isinstance(options, PipelineOptions)
     get = functools.partial(getattr, options.view_as(S3Options)) if is_beams else options.get
-    of_s3 = [get(f"s3_{name}") for name in _SETTINGS]
-    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    return of_s3, environment, os.getpid()
+    return {
+        "service_name": "s3",
+        "use_ssl": not get("s3_disable_ssl"),
+        **{name: get(f"s3_{name}") for name in ("region_name", "api_version", "verify", "endpoint_url")},
+        "aws_access_key_id": get("s3_access_key_id"),
+        "aws_secret_access_key": get("s3_secret_access_key"),
+        "aws_session_token": get("s3_session_token"),
+    }
 
 
+_shared = _Shared()
+_complete_once = inspect.unwrap(boto3_client.Client.complete_multipart_upload)
+_look_once = inspect.unwrap(boto3_client.Client.get_object_metadata)
 for _name in _REQUESTS:
     setattr(BoundedClient, _name, _repeated(getattr(BoundedClient, _name)))
 boto3_client.Client = BoundedClient

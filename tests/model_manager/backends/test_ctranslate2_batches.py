@@ -80,7 +80,7 @@ def test_a_batch_that_has_room_waits_and_a_full_one_begins_at_once() -> None:
     generator, changed = Generator(), Watched()
     library = BatchedGenerator(generator, ["a", "b"], batch_size=2, eos=[], changed=changed)
     _submit(library, 5)
-    eventually(lambda: changed.limits[-1], "a wait for a second request")
+    eventually(lambda: changed.limits and changed.limits[-1], "a wait for a second request")
     assert generator.batches == []
     _submit(library, 4)
     eventually(lambda: generator.batches)

@@ -2,9 +2,10 @@
 
     python -m tests.model_manager.manager.packet_relay INTERFACE INTERFACE
 
-Each line on stdin is what is done from now on: `pass`, `delay SECONDS`, `replay`, `garble FRAMES`, `cut`. Says `ready`,
-and for each line how many frames were delayed, replayed, garbled and dropped so far. Takes Linux and root. A changed
-frame has right checksums, so that only what reads the bytes can tell. Knows IPv4 and TCP, and nothing that they carry.
+Each line on stdin is what is done from now on: `pass`, `delay SECONDS`, `replay`, `garble FRAMES`, `cut`; `counts`
+changes nothing. Says `ready`, and for each line how many frames were delayed, replayed, garbled and dropped so far.
+Takes Linux and root. A changed frame has right checksums, so that only what reads the bytes can tell. Knows IPv4 and
+TCP, and nothing that they carry.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class Relay:
     def _obey(self, words: list[str]) -> bool:
         if not words:
             return False
-        self._does = self._ways[words[0]]
-        self._delay = self._left = float(words[1]) if words[1:] else 0.0
+        if words[0] != "counts":
+            self._does = self._ways[words[0]]
+            self._delay = self._left = float(words[1]) if words[1:] else 0.0
         print(json.dumps(self._counts), flush=True)
         return True
 

@@ -48,7 +48,7 @@ async def _many_searches() -> None:
 
 def test_a_manager_that_ends_while_it_searches_says_nothing_of_it(capfd: pytest.CaptureFixture[str]) -> None:
     end, threads = threading.Event(), [*threading.enumerate()]
-    asyncio.run(_begun(lambda: str(end.wait())))
+    asyncio.run(_begun(lambda: str(end.wait()), threads))
     end.set()
     for thread in threading.enumerate():
         if thread not in threads:
@@ -56,7 +56,7 @@ def test_a_manager_that_ends_while_it_searches_says_nothing_of_it(capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
-async def _begun(search: Callable[[], str]) -> None:
+async def _begun(search: Callable[[], str], before: list[threading.Thread]) -> None:
     Searches().begin("a", ["here"], search, print, lambda: True)
-    while not any(thread.name == "search" for thread in threading.enumerate()):
+    while not any(thread.name == "search" and thread not in before for thread in threading.enumerate()):
         await asyncio.sleep(0)
