@@ -63,7 +63,9 @@ class Tokenizer:
         added = encoder.get_added_tokens_decoder()  # slow where there are many
         try:
             num_missing = _add_missing(encoder, config, special.values(), {token.content for token in added.values()})
-        except Exception as error:  # the library, and Python, raise what an odd value happens to break
+        except BaseException as error:  # the library, and Python, raise what an odd value happens to break
+            if not (isinstance(error, Exception) or _is_panic(error)):
+                raise
             raise ModelCorrupt(
                 f"{folder / 'tokenizer_config.json'}: its added tokens are not readable: {error}"
             ) from None
