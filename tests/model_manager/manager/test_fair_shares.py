@@ -128,7 +128,7 @@ def test_a_job_gets_nothing_later_for_the_time_in_which_it_had_no_request() -> N
 
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_job_that_asks_for_little_lets_neither_itself_nor_a_new_job_get_more_later(grows: bool) -> None:
-    """A third job always has two unfinished requests; then a new job comes, or the third one asks for all it can get."""
+    """A third job always has two unfinished requests; then a new job comes, or the third asks for all it can get."""
     busy, little, new = jobs = [Job(1.0, 1, 10), Job(1.0, 1, MOST, most=2), Job(1.0, 1, 10, most=0)]
     shared = Shared(jobs)
     had = shared.run(4000)
