@@ -5,7 +5,10 @@ Callers tokenize on their own threads; the Session sends the requests and comple
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -59,12 +62,12 @@ class EngineClient:
         """A client whose model is loaded; starts the manager and the engine if need be. A manager at a TCP address is
         not started here: it finds the model by its name, and the client only the tokenizer.
 
-        `job` names this work in the manager's counts; `serves` says that it is a server's, which counts its requests
-        itself (`Request.served`). `chat` is whether a prompt that is plain text goes through the
-        model's chat template as one user turn: None is if there is one. `manager_command` starts another manager, for
-        tests. Another thread sets `abandoned` to end the wait for the model with RequestAborted. `traces` is where
-        spans of requests go, below the span that is current where they are submitted. `adapters` is a look-up that the
-        caller has used already, so that nothing is hashed again.
+        `job` names this work in the manager's counts and shares; by default each client is a job of its own. `serves`
+        says that it is a server's, which counts its requests itself (`Request.served`). `chat` is whether a prompt that
+        is plain text goes through the model's chat template as one user turn: None is if there is one.
+        `manager_command` starts another manager, for tests. Another thread sets `abandoned` to end the wait for the
+        model with RequestAborted. `traces` is where spans of requests go, below the span that is current where they are
+        submitted. `adapters` is a look-up that the caller has used already, so that nothing is hashed again.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder or the key file is not safe, or for a `chat` that the model has no template
         for.
@@ -122,7 +125,7 @@ class EngineClient:
         self._backend = backend
         self._encoding = encoding
         self._adapters = adapters
-        self._job = job
+        self._job = job or f"client, {socket.gethostname()}, pid {os.getpid()}, {uuid.uuid4().hex[:8]}"
         self._serves = serves
 
     def __enter__(self) -> Self:

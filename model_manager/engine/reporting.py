@@ -2,7 +2,9 @@
 
 A request that is streamed has its tokens reported with the step that makes them. Tokens of the others wait up to
 `_TOKENS_EVERY`: the manager needs them only if this process dies, and each message costs both processes as much as a
-small step. Knows messages and step results; not what an engine is.
+small step. If the process dies before the first tokens of a request are due, the manager counts this death as one
+without progress: after `max_deaths_per_request` of them in a row the request is suspected, and runs alone; it fails
+only if its process dies then too (manager/requests.py). Knows messages and step results; not what an engine is.
 """
 
 from __future__ import annotations

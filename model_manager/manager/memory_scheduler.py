@@ -11,7 +11,7 @@ are to come back and have waited for less than `_PASSED`. The client can send no
 the others queue, and each load then serves more of them.
 
 A turn is longer, by as much as a model's jobs weigh more than those of the model with the smallest share
-(`ModelUse.share`).
+(`ModelUse.share`) of all that work or wait for one of its places, but at most _LONGEST times as long.
 
 What keeps models from thrashing: a loaded model stays until it has served a request, or nobody has sent one for
 `_CLAIM` seconds; a model without work for less than `_QUIET` counts as working.
@@ -31,6 +31,8 @@ MACHINE = "memory"
 _GIB = 2**30
 _QUIET, _CLAIM, _TURN, _TOLD_AFTER, _PASSED = 0.2, 5.0, 10.0, 10.0, 60.0
 """Seconds."""
+_LONGEST = 10.0
+"""A turn is at most so many times as long for a large share: who waits may have to wait for that long."""
 _TURN_IN_LOADS = 4.0
 """A turn lasts for at least so many times as long as the model took to load."""
 
@@ -68,8 +70,10 @@ class ModelUse:
         return not self.works and not self.is_pinned and claimed and now - self.last_used >= _QUIET
 
     def had_its_turn(self, now: float, least_share: float) -> bool:
-        """Whether it must make room though it has work. `least_share`: of all models that have work or wait."""
-        turn = max(_TURN, _TURN_IN_LOADS * self.load_seconds) * max(1.0, self.share / least_share)
+        """Whether it must make room though it has work. `least_share`: of all models that work or wait for one of its
+        places.
+        """
+        turn = max(_TURN, _TURN_IN_LOADS * self.load_seconds) * min(_LONGEST, max(1.0, self.share / least_share))
         return self.works and not self.is_pinned and now - self.ready_since >= turn
 
 
@@ -194,16 +198,21 @@ class MemoryScheduler:
             for key in going:
                 self.release(key)
             return [*map(Evict, going), self._admit(request)]
-        working = (model.share for model in loaded.values() if model.works)
-        least = min((*working, *(each.share for each in self._waiting.values())))
         due = sorted(
-            (key for key, model in loaded.items() if model.had_its_turn(now, least) and key not in self._draining),
+            (key for key in loaded if self._is_due(key, loaded, now) and key not in self._draining),
             key=lambda key: loaded[key].ready_since,
         )
         waiting.waits_for = self._lack(request)
         told = [key for key in self._enough(request, [*idle, *self._draining, *due]) or () if key in due]
         self._draining |= dict.fromkeys(told)
         return [Drain(key) for key in told]
+
+    def _is_due(self, key: str, loaded: Mapping[str, ModelUse], now: float) -> bool:
+        """Whether a loaded model has had its turn."""
+        uses = [(loaded[other].share, self._held[other][0]) for other in loaded if loaded[other].works]
+        uses += [(each.share, each.request) for each in self._waiting.values()]
+        least = min((share for share, request in uses if self._shares(key, request)), default=loaded[key].share)
+        return loaded[key].had_its_turn(now, least)
 
     def _never(self, waiting: _Waiting, loaded: Mapping[str, ModelUse]) -> str:
         """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of

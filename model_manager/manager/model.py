@@ -190,6 +190,11 @@ class Model:
         return bool(self._waiting)
 
     @property
+    def opening_weight(self) -> float:
+        """The largest weight of the clients that wait for it; 0 if none does."""
+        return max((self._weights[client] for client in self._waiting), default=0.0)
+
+    @property
     def jobs(self) -> dict[str, float]:
         """The weights of the jobs that have requests for it."""
         return self._requests.shares.jobs

@@ -140,15 +140,17 @@ class Requests:
         self._unsent.pop(request_id, None)
         self._suspects.pop(request_id, None)
         self._progressed.pop(request_id, None)
-        self._leave_engine(entry, generated)
-        self.shares.remove(entry.request.job)
-
-    def _leave_engine(self, entry: Entry, generated: int | None = None) -> None:
-        if entry.engine is not None:
+        if entry.engine is None:
+            self.shares.drop(entry.request.job)
+        else:
             unused = entry.work if generated is None else entry.request.params.max_tokens - generated
-            self.shares.charge(entry.request.job, -unused)
-            self._engines.slots[entry.engine].remove(entry)
-            entry.take_back()
+            self._leave_engine(entry)
+            self.shares.finish(entry.request.job, unused)
+
+    def _leave_engine(self, entry: Entry) -> None:
+        assert entry.engine is not None, "no engine has it"
+        self._engines.slots[entry.engine].remove(entry)
+        entry.take_back()
 
     def _answer(self, client: int, answer: Output | Failure, now: float) -> None:
         self.credits.give_back(client, now)
@@ -161,7 +163,7 @@ class Requests:
         for slot, entries in self._engines.assign(self._line(), self._suspects) if self._unsent else ():
             for entry in entries:
                 del self._unsent[entry.request.request_id]
-                self.shares.charge(entry.request.job, entry.work)
+                self.shares.hand_over(entry.request.job, entry.work)
             for requests in request_batches(entry.as_sent(now) for entry in entries):
                 self._outbox.add(ToEngine(self._key, Submit(self._key, requests), slot.index))
 
@@ -243,6 +245,7 @@ class Requests:
         counter.answer(output.finish_reason, queued, prefill, decode, generated - 1 if in_one_go else 0)
 
     def _resume(self, entry: Entry) -> None:
+        self.shares.take_back(entry.request.job, entry.work)
         self._leave_engine(entry)
         self._unsent[entry.request.request_id] = entry
 

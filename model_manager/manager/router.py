@@ -205,11 +205,11 @@ class Router:
 
     def _shares(self) -> dict[str, float]:
         """The share of each model: the weights of the jobs that have requests for it, where a job's weight is divided
-        among its models. Of a model that has none yet, a weight of 1.
+        among its models. It is no less than what a client weighs that opens it, and can send no request yet.
         """
         models = Tally(job for model in self._models.values() for job in model.jobs)
         return {
-            key: sum(weight / models[job] for job, weight in model.jobs.items()) or 1.0
+            key: max(sum(weight / models[job] for job, weight in model.jobs.items()), model.opening_weight) or 1.0
             for key, model in self._models.items()
         }
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.model_manager.client import EngineClient
@@ -34,6 +35,14 @@ def test_the_shipped_manager_and_torch_free_engine_answer_text(shipped: Machine)
     assert generation.finish_reason is FinishReason.LENGTH
     assert generation.text == client.tokenizer.decode(generation.token_ids).rstrip("\ufffd")
     assert generation.latency >= generation.timings.finished >= generation.timings.first_token >= 0
+
+
+def test_clients_without_a_job_are_jobs_of_their_own_each_with_its_weight(machine: Machine) -> None:
+    weights = [2.0, 3.0]
+    for weight in weights:
+        client = machine.open(msgspec.structs.replace(SETTINGS, weight=weight), job="")
+        client.submit([1, 2, 3], SHORT, request_id=f"of weight {weight}").result(PATIENCE)
+    assert sorted(job.weight for job in machine.status().jobs if job.finished == 1) == weights
 
 
 def test_stop_tokens_end_the_shipped_engine_too(shipped: Machine) -> None:

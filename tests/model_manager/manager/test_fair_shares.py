@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -32,9 +33,10 @@ class Job:
     weight: float
     clients: int
     tokens: int
+    most: float = math.inf
+    """Requests that each of its clients has at a time, at most."""
     served: int = 0
     sent: int = 0
-    is_idle: bool = False
 
 
 @dataclass
@@ -72,8 +74,8 @@ class Shared:
 
     def _submit(self) -> None:
         for client, job in self.job_of.items():
-            room = self.world.limits.get(client, 0) - self.world.owed[client].total()
-            for _ in range(0 if job.is_idle else room):
+            most = min(job.most, self.world.limits.get(client, 0))
+            for _ in range(int(most) - self.world.owed[client].total()):
                 job.sent += 1
                 number = next(index for index, each in enumerate(self.jobs) if each is job)
                 name = f"{number} {job.sent}"
@@ -114,30 +116,69 @@ def test_short_answers_get_as_many_tokens_as_long_ones() -> None:
 
 
 def test_a_job_gets_nothing_later_for_the_time_in_which_it_had_no_request() -> None:
-    busy, late = jobs = [Job(1.0, 1, 10), Job(1.0, 1, 10, is_idle=True)]
+    busy, late = jobs = [Job(1.0, 1, 10), Job(1.0, 1, 10, most=0)]
     shared = Shared(jobs)
     assert shared.run(2000)[0] >= 2000
-    late.is_idle = False
+    late.most = math.inf
     first, second = shared.run(1000)
     assert first == pytest.approx(second, abs=HELD * (PROMPT + MOST))
-    busy.is_idle = True
+    busy.most = 0
     assert shared.run(1000)[1] >= 1000 - HELD * (PROMPT + MOST), "and one job alone has all"
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_job_that_asks_for_little_lets_neither_itself_nor_a_new_job_get_more_later(grows: bool) -> None:
+    """A third job always has two unfinished requests; then a new job comes, or the third asks for all it can get."""
+    busy, little, new = jobs = [Job(1.0, 1, 10), Job(1.0, 1, MOST, most=2), Job(1.0, 1, 10, most=0)]
+    shared = Shared(jobs)
+    had = shared.run(4000)
+    assert had[0] > 1.5 * had[1] > 0, had
+    more = little if grows else new
+    more.most = math.inf
+    had_since = dict(zip(map(id, jobs), shared.run(1000), strict=True))
+    assert had_since[id(busy)] == pytest.approx(had_since[id(more)], abs=HELD * (PROMPT + MOST))
+
+
+def order(shares: FairShares, *jobs: str, most_tokens: int) -> list[str]:
+    """Whose requests go to engines next, where each job has five; each may take so many tokens."""
+    line = [
+        Entry(msgspec.structs.replace(request(f"{job} {index}", max_tokens=most_tokens - PROMPT), job=job), arrived=0.0)
+        for index in range(5)
+        for job in jobs
+    ]
+    return [entry.request.job for entry in shares.in_turn(line)]
 
 
 def test_a_job_that_has_no_request_for_a_moment_stays_as_far_ahead_as_it_was() -> None:
     shares = FairShares()
     for job in ("ahead", "other"):
         shares.add(job, 1.0)
-    shares.charge("ahead", 100)
-    shares.remove("ahead")
+    shares.hand_over("ahead", 100)
+    shares.finish("ahead", unused=0)
     shares.add("ahead", 1.0)
-    line = [
-        Entry(msgspec.structs.replace(request(f"{job} {index}", max_tokens=30), job=job), arrived=0.0)
-        for index in range(5)
-        for job in ("ahead", "other")
-    ]
-    order = [entry.request.job for entry in shares.in_turn(line)]
-    assert order == ["other"] * 4 + ["ahead", "other"] + ["ahead"] * 4
+    assert order(shares, "ahead", "other", most_tokens=31) == ["other"] * 4 + ["ahead", "other"] + ["ahead"] * 4
+
+
+def test_a_job_that_comes_while_none_waits_begins_where_the_last_request_was() -> None:
+    shares = FairShares()
+    for _ in range(2):
+        shares.add("busy", 1.0)
+        shares.hand_over("busy", 1000)
+    for job in ("new", "busy"):
+        shares.add(job, 1.0)
+    assert order(shares, "new", "busy", most_tokens=500)[:5] == ["new"] * 3 + ["busy", "new"]
+
+
+@pytest.mark.parametrize(("weight", "first"), [(0.5, 8), (1.0, 4), (4.0, 1)])
+def test_a_job_whose_weight_changes_stays_ahead_by_as_many_tokens_of_the_new_weight(weight: float, first: int) -> None:
+    shares = FairShares()
+    for job in ("ahead", "other", "ahead"):
+        shares.add(job, 0.001 if job == "ahead" else 1.0)
+    shares.hand_over("ahead", 99)
+    shares.add("ahead", weight)
+    assert order(shares, *["other"] * 2, "ahead", most_tokens=25)[: first + 1] == ["other"] * first + ["ahead"]
+    shares.finish("ahead", unused=99)
+    assert order(shares, "ahead", "other", most_tokens=25)[:2] == ["ahead", "other"], "what it did not use is undone"
 
 
 def test_the_weight_is_counted_with_the_job() -> None:

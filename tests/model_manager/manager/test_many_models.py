@@ -133,11 +133,22 @@ def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_b
     assert crowd.given[A.key] == ["late"]
 
 
-@pytest.mark.parametrize(("weight", "models", "turn"), [(1.0, 1, 10), (3.0, 1, 30), (3.0, 2, 15), (0.5, 1, 10)])
+@pytest.mark.parametrize(
+    ("weight", "models", "other", "turn"),
+    [
+        (1.0, 1, 1.0, 10),
+        (3.0, 1, 1.0, 30),
+        (3.0, 2, 1.0, 15),
+        (0.5, 1, 1.0, 10),
+        (1000.0, 1, 1000.0, 10),
+        (0.001, 1, 0.001, 10),
+        (1000.0, 1, 0.001, 100),
+    ],
+)
 def test_a_turn_is_longer_by_as_much_as_its_job_weighs_more_for_each_of_its_models(
-    weight: float, models: int, turn: float
+    weight: float, models: int, other: float, turn: float
 ) -> None:
-    """The job of weight 1 waits with one model; the other job has requests for as many as `models`."""
+    """The job of weight `other` opens one model; the other job has requests for as many as `models`."""
     crowd, ours = Crowd(), (A, msgspec.structs.replace(A, model="org/c"))[:models]
     crowd.router.connect(2, observer=False)
     for config in ours:
@@ -146,8 +157,7 @@ def test_a_turn_is_longer_by_as_much_as_its_job_weighs_more_for_each_of_its_mode
     crowd.load(A)
     for config in ours:
         crowd.submit(config, f"first of {config.model}")
-    crowd.router.open_model(2, OpenModel(B, "/"), crowd.now)
-    crowd.submit(B, "b", client=2)
+    crowd.router.open_model(2, OpenModel(B, "/", ManagerConfig(weight=other)), crowd.now)
     crowd.pass_time(turn - 0.1)
     crowd.submit(A, "before the turn's end")
     assert "before the turn's end" in crowd.given[A.key]

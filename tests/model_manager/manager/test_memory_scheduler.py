@@ -151,6 +151,36 @@ def test_a_turn_is_longer_by_as_much_as_a_models_jobs_weigh_more() -> None:
         assert made.decide(loaded, turn) == [Drain("a")]
 
 
+def test_a_turn_is_not_longer_for_a_small_share_in_another_place() -> None:
+    made = memory(1.0, gpu=1.0)
+    for key, places in (("a", (MACHINE,)), ("small", ("gpu",))):
+        made.ask(request(key, places=places), 0.0)
+    made.decide({}, 0.0)
+    made.ask(request("b"), 0.0)
+    made.ask(request("small too", places=("gpu",)), 0.0, share=0.1)
+    loaded = {"a": WORKS, "small": dataclasses.replace(WORKS, share=0.1)}
+    assert Drain("a") in made.decide(loaded, 10.0)
+
+
+def test_jobs_of_one_weight_have_equal_turns_and_one_of_a_small_weight_a_tenth_of_them() -> None:
+    """There is room for one of three models, which always have work."""
+    made, shares = memory(1.0), {"a": 1.0, "b": 1.0, "small": 0.001}
+    now, began, turns = 0.0, 0.0, list[tuple[str, float]]()
+    for key, share in shares.items():
+        made.ask(request(key), 0.0, share=share)
+    made.decide({}, 0.0)
+    loaded = "a"
+    while len(turns) < 6:
+        now += 1.0
+        if Drain(loaded) in made.decide({loaded: ModelUse(works=True, ready_since=began, share=shares[loaded])}, now):
+            turns.append((loaded, now - began))
+            made.release(loaded)
+            (admitted,) = made.decide({}, now)
+            made.ask(request(loaded), now, share=shares[loaded])
+            loaded, began = admitted.key, now
+    assert turns == [("a", 100.0), ("b", 100.0), ("small", 10.0)] * 2
+
+
 def test_a_turn_is_longer_for_a_model_that_takes_long_to_load() -> None:
     made = full("a", of=memory(1.0))
     made.ask(request("b"), 0.0)

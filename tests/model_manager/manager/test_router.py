@@ -218,6 +218,17 @@ def test_requests_that_come_further_on_each_engine_are_not_suspected() -> None:
         assert set(made.engine.tokens) == {"a", "b"}
 
 
+def test_requests_whose_tokens_were_not_reported_yet_survive_as_many_deaths_as_a_request_may_have() -> None:
+    made = world(1)
+    made.submit(1, *(request(name) for name in "abc"))
+    for _ in range(SETTINGS.max_deaths_per_request):
+        made.die()
+        made.load()
+    assert set(made.engine.tokens) == {"a"}, "they are suspects, which run one at a time"
+    made.finish_all()
+    assert [type(answer) for _, answer in made.answers] == [Output] * 3
+
+
 def test_the_requests_of_a_dead_client_wait_for_a_retry_and_are_cancelled_then() -> None:
     made = world(1, 2)
     made.submit(1, request("a"), request("b"))

@@ -26,6 +26,7 @@ from millrace.pipelines.cli import dispatch
             "--manager_key_file /no/key: cannot be read: No",
         ),
         (["--listen=tcp://127.0.0.1:0", "--manager=tcp://h:1"], "unknown flag --manager"),
+        (["--listen=tcp://127.0.0.1:0", "--weight=2"], "unknown flag --weight"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(
