@@ -138,7 +138,7 @@ _EDITS: dict[str, Callable[..., bytes]] = {
     "del": _del,
     "bytes": _overwritten,
     "cut": lambda _path, content, length: content[: length % (len(content) + 1)],
-    "text": lambda _path, _content, text: text.encode("utf-8", "surrogatepass"),
+    "text": lambda _path, _content, text: str(text).encode("utf-8", "surrogatepass"),
 }
 
 
