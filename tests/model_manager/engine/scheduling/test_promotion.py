@@ -21,7 +21,7 @@ class Saturated(Driver):
 
     def __init__(self, max_num_seqs: int, waiting: int = DEEP, length: int = 3, tokens: int = 4, **sizes: int) -> None:
         sizes = {"num_blocks": 2000, "max_num_batched_tokens": 16 * max_num_seqs} | sizes
-        super().__init__(max_num_seqs=max_num_seqs, checks=waiting < DEEP, **sizes)
+        super().__init__(max_num_seqs=max_num_seqs, checks=waiting < DEEP // 2, **sizes)
         self.urgent: list[Sequence] = []
         self.given: Counter[bool] = Counter()
         """Tokens that were computed, of urgent ones (True) and of others."""
