@@ -75,12 +75,17 @@ def look(prometheus: Prometheus, server: Server, number: int, panels: dict[str, 
 
 
 def is_whole(panel: dict[str, Any], found: Found) -> bool:
-    """Whether each query has series, in a panel of jobs one for each job, and where something is done a number."""
+    """Whether each query has series, in a panel of jobs one of each job, and where something is done a number."""
     return all(
-        len(each) >= (len(JOBS) if is_of_jobs(panel) else 1)
+        (has_all_jobs(each) if is_of_jobs(panel) else len(each) > 0)
         and (panel["title"] in IDLE or any(not math.isnan(float(series["value"][1])) for series in each))
         for each in found.values()
     )
+
+
+def has_all_jobs(series: list[dict[str, Any]]) -> bool:
+    """The server's own requests are a job too."""
+    return all(any(f"out/{name}" in each["metric"].get("job_name", "") for each in series) for name in JOBS)
 
 
 def is_of_jobs(panel: dict[str, Any]) -> bool:

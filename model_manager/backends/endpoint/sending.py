@@ -65,7 +65,7 @@ class Sender:
         `tell` gets the tokens that are kept for another try as they come.
         """
         work = _work(request)
-        tries, failures, retried = 0, 0, list[float]()
+        tries, failures, retried, was_out = 0, 0, list[float](), False
         asked: set[Server] = set()
         while True:
             await self._requests.take(1)
@@ -86,8 +86,10 @@ class Sender:
                 tries, failures = tries + 1, failures + (not failure.is_busy)
                 retried.append(self._clock())
                 if failures > self._options.retries and await self._lives(reservation.server):
-                    failed = "1 try" if failures == 1 else f"{failures} tries"
-                    raise ServerFailed(f"no answer in {failed}; the last: {failure}") from None
+                    if was_out or not failure.is_outage:
+                        failed = "1 try" if failures == 1 else f"{failures} tries"
+                        raise ServerFailed(f"no answer in {failed}; the last: {failure}") from None
+                    was_out = True  # it was still starting, and lives by now
                 if not (failure.is_busy and self._balancer.has_ready(besides=asked)):
                     await asyncio.sleep(backoff(tries, least=LEAST_BUSY if failure.is_busy else 0.0))
                     asked = {reservation.server}

@@ -141,6 +141,17 @@ def test_a_fault_that_passes_is_tried_again(servers: Servers, fault: Any) -> Non
     assert server.tries == {"a": 2}
 
 
+def test_a_server_that_was_still_loading_at_the_last_try_is_asked_once_more(servers: Servers) -> None:
+    """It is out for this row for good, too: then the row fails after that."""
+    starting = {1: "hang up", 2: 503}
+    server = servers.start(lambda prompt, tries: 503 if prompt == "out" else starting.get(tries))
+    with engine_for(server.url, retries=1) as engine:
+        found = answers(engine, ["a", "out"])
+    assert text(found["a"]) == "<a>"
+    assert refusal(found["out"])[1].startswith("no answer in 3 tries")
+    assert server.tries == {"a": 3, "out": 3}
+
+
 @pytest.mark.parametrize("fault", ["empty", "hang up", 500])
 def test_a_row_at_which_a_living_server_fails_each_time_fails_alone(servers: Servers, fault: Any) -> None:
     server = servers.start(lambda prompt, _tries: fault if prompt == "poison" else None)
