@@ -64,7 +64,7 @@ def _noted(files: OutputFiles) -> dict[str, Any] | None:
         content = stream.read()
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"--resume: {files.settings} is damaged ({error}); remove it if the rows were made with these settings"
         ) from None

@@ -204,6 +204,14 @@ def test_rows_of_a_job_that_noted_no_identity_get_one_that_stays(folder: Path) -
     assert name("--output=out/r", "--resume") == name("--output=out/r", "--resume")
 
 
+@pytest.mark.parametrize("content", [b"{", b'{"a":"\xff"}', b'{"a":' + b"[" * 100_000])
+def test_damaged_settings_are_told_with_their_file(folder: Path, content: bytes) -> None:
+    began("generate")
+    (folder / "out/.millrace/r.settings.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^--resume: out/\.millrace/r\.settings\.json is damaged \(.*; remove it if"):
+        resumed("generate")
+
+
 def test_a_model_in_a_folder_is_the_same_by_any_path(folder: Path) -> None:
     (folder / "models/m").mkdir(parents=True)
     began("generate", "--model", "models/m")
