@@ -40,7 +40,7 @@ _ROLES = ("launcher", "manager", "engine")
 _LOOK = 0.25
 """Seconds between two looks at the processes of a job."""
 _POINTS = 120
-"""Of a line of memory that is kept."""
+"""Most points of a process's memory over time in the results, about."""
 _STEADY = 40
 """Looks in a job's second half from which on a slope means something."""
 _WITHIN = 3600.0

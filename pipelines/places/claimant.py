@@ -13,6 +13,8 @@ from typing import Annotated
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from millrace.model_manager.wire.job_progress import process_space
+
 
 class Claimant(msgspec.Struct, frozen=True):
     """A job's process."""
@@ -52,9 +54,10 @@ class Claimant(msgspec.Struct, frozen=True):
 
 
 def _space() -> str:
+    space = process_space()
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return f"{boot} pid:[{space}]" if space else ""
     return ""
 
 

@@ -39,8 +39,7 @@ def _archived(name: str) -> dict[str, bytes]:
 
 def keep(name: str, run: Any, inputs: Iterable[bytes], were_defects: Iterable[bytes] = ()) -> int:
     """Write the zip of a target: the smallest inputs that together reach all lines that any reaches, up to a size.
-    Returns their number. `run`: the target's own; what it raises is of no matter here. `were_defects` are kept for
-    good.
+    Returns their number. `run` is the target's; its errors are ignored here. `were_defects` are kept for good.
     """
     lines: set[tuple[str, int]] = set()
     chosen = {title: each for title, each in _archived(name).items() if title.startswith(_WAS)}

@@ -33,7 +33,7 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 _KEPT = 60.0
 """Seconds for which a client of boto3 is shared."""
 _CONNECTIONS = 64
-"""That are kept open: more threads than that make new ones."""
+"""Connections that a client keeps open. More threads than that open new ones."""
 _PASSING = (408, 429)
 """Answers below 500 after which a request is made again."""
 _REQUESTS = (
@@ -74,7 +74,7 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
-    """Those with the same settings share a client of boto3. Raises Refused where boto3 refuses the settings."""
+    """Instances with the same settings share a client of boto3. Raises Refused where boto3 refuses the settings."""
 
     def __init__(self, options: Any) -> None:
         try:

@@ -29,7 +29,7 @@ _TCP = 6
 _ETHERNET = 14
 _KEPT = 200
 _ONE_IN = 4
-"""Of frames with data, how many are garbled, or followed by an old one."""
+"""One frame in so many, of those with data, is garbled; one in so many is followed by an old frame."""
 
 
 class Relay:
