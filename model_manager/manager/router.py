@@ -188,7 +188,8 @@ class Router:
 
     def _share_memory(self, now: float) -> None:
         """Load the models that have room, and unload those that make room for others."""
-        shares = self._shares()
+        is_wanted = self._memory.is_waited_for or any(each.state is State.WAITING for each in self._models.values())
+        shares = self._shares() if is_wanted else {}
         for model in self._models.values():
             if model.state is State.WAITING:
                 self._memory.release(model.key)
