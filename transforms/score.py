@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import msgspec
 
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.decoding import convert
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.request import Output, RequestTask
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -95,7 +96,7 @@ class _Scoring:
             )
         given = prompt.columns[self._column]
         try:
-            found = msgspec.convert([given] if isinstance(given, str) else given, list[str | list[int]])
+            found = convert([given] if isinstance(given, str) else given, list[str | list[int]])
         except msgspec.ValidationError:
             found = []
         if not found:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ..wire.constraint import Constraint
+from ..wire.decoding import msgpack_decoder
 from ..wire.errors import InvalidRequest, ModelUnsupported
 from . import refusals
 from .closing import Closing
@@ -87,7 +87,7 @@ def _fault(key: bytes, longest: float) -> str:
 
     Raises InvalidRequest, which is not kept, for one that takes too long to compile.
     """
-    constraint = msgspec.msgpack.decode(key, type=Constraint)
+    constraint = msgpack_decoder(Constraint).decode(key)
     source = _source(constraint)
     reason = Compilations(longest).result(key, lambda: _failure(_matcher(_bytes(), source), constraint) or "")
     return reason if isinstance(reason, str) and not refusals.OF_A_MODEL.search(reason) else ""
@@ -335,7 +335,7 @@ def _start(source: str) -> LLMatcher:
 @functools.lru_cache(maxsize=32)
 def _source_of(key: bytes) -> str:
     """The constraint of that key in llguidance's own form."""
-    return _source(msgspec.msgpack.decode(key, type=Constraint))
+    return _source(msgpack_decoder(Constraint).decode(key))
 
 
 @functools.cache

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..wire.decoding import msgpack_decoder
 from ..wire.json_text import canonical
 from ..wire.request import Output, Request
 
 _OVERHEAD = 600
 """Bytes that an entry takes beside its message and its request's id, about."""
-_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Output)
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgpack_decoder(Output)
 
 
 def fingerprint(request: Request) -> bytes:

@@ -21,10 +21,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from ..wire.address import TcpAddress, listen_address
 from ..wire.config import ManagerConfig
+from ..wire.decoding import json_decoder
 from ..wire.errors import ConfigError
 from ..wire.manager_key import server_context
 from ..wire.runtime import RuntimeDir
@@ -39,7 +38,7 @@ from .server import ManagerServer
 def run(arguments: Sequence[str], engine_command: Sequence[str] | None, fork_server: ForkServerProcess | None) -> None:
     """Run until nobody needs the manager, or a signal comes; `fork_server`: what forks engines, if it has started."""
     options = _options(arguments)
-    settings = msgspec.json.decode(options.settings, type=ManagerConfig)
+    settings = json_decoder(ManagerConfig).decode(options.settings)
     serve = partial(ManagerServer, settings, engine_command or ENGINE_COMMAND, fork_server=fork_server)
     if options.listen is None:
         _run_here(RuntimeDir(options.runtime), options.lock_fd, partial(serve, starter=options.starter))

@@ -24,6 +24,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
+from ..wire.decoding import json_decoder
 from ..wire.errors import ModelCorrupt
 
 _MANIFEST = ".manifest.json"
@@ -134,7 +135,7 @@ def _take_from_older(file: RemoteFile, partial: Path) -> None:
         source, target = manifest.with_name(file.name), partial / file.name
         if target.exists() or not source.is_file():
             continue
-        if file in msgspec.json.decode(manifest.read_bytes(), type=list[RemoteFile]):
+        if file in json_decoder(list[RemoteFile]).decode(manifest.read_bytes()):
             os.link(source, target)
 
 

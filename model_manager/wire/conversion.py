@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 from msgspec import inspect as types
 
+from .decoding import convert
 from .errors import ConfigError, MillraceError
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
@@ -69,7 +70,7 @@ def converted(
         raise error(unknown(name, settings.__struct_fields__, what=what, near=near))
     try:
         plain = {str.__str__(name): value for name, value in fields.items()}  # msgspec takes no subclass of str
-        return msgspec.convert(plain, settings, str_keys=True)
+        return convert(plain, settings, str_keys=True)
     except msgspec.ValidationError as failure:
         for name, kind in _required(settings).items():
             if name not in fields:
@@ -88,7 +89,7 @@ def fitted(fields: Mapping[str, Any], settings: type[msgspec.Struct], error: typ
     """
     hints = _hints(settings)
     try:
-        return {name: msgspec.convert(value, hints[name], str_keys=True) for name, value in fields.items()}
+        return {name: convert(value, hints[name], str_keys=True) for name, value in fields.items()}
     except msgspec.ValidationError as failure:
         raise _own_error(failure, fields, settings, error) from None
 
@@ -165,7 +166,7 @@ def _misfit(fields: Mapping[str, Any], settings: type[msgspec.Struct]) -> str | 
 
 def _fits(value: Any, hint: Any) -> bool:
     try:
-        msgspec.convert(value, hint, str_keys=True)
+        convert(value, hint, str_keys=True)
     except msgspec.ValidationError:
         return False
     return True

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from .decoding import json_decoder
 from .timings import Timings
 
 _PATTERN = "job-*.json"
@@ -160,7 +161,7 @@ def sweep_jobs(folder: Path) -> None:
 def _swept(folder: Path) -> Iterator[JobProgress]:
     for path in sorted(folder.glob(_PATTERN)):
         try:
-            job = msgspec.json.decode(_read(path), type=JobProgress)
+            job = json_decoder(JobProgress).decode(_read(path))
         except (OSError, msgspec.MsgspecError):  # it ended meanwhile, or another version of millrace wrote it
             continue
         if _is_alive(job, path):

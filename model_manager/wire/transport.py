@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from .decoding import msgpack_decoder
 from .errors import MillraceError
 from .tls import Tls, TlsReader
 
@@ -61,7 +62,7 @@ class Connection(Generic[T]):
         """`tls`: the session that the bytes go through, its handshake done; None on a Unix socket."""
         self._sock = sock
         self._tls = tls
-        self._decoder = msgspec.msgpack.Decoder(accepts)
+        self._decoder = msgpack_decoder(accepts)
         self._send_lock = threading.Lock()
         self._unsent = b""
         """Bytes that `send_at_once` has not sent yet."""
@@ -181,7 +182,7 @@ class AsyncConnection(Generic[T]):
         """`room`: memory that it shares with other connections; None for one that is trusted."""
         self._reader = reader
         self._writer = writer
-        self._decoder = msgspec.msgpack.Decoder(accepts)
+        self._decoder = msgpack_decoder(accepts)
         self._read = reader.readexactly if room is None else functools.partial(room.read, reader)
 
     @property

@@ -22,6 +22,7 @@ from typing import Annotated
 
 import msgspec
 
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.errors import MillraceError, counted
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineTotals, ModelStatus
@@ -182,4 +183,4 @@ def _read(path: str) -> Launches:
         content = stream.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise ValueError(f"it has more than {_LARGEST:,} bytes")
-    return msgspec.json.decode(content, type=Launches)
+    return json_decoder(Launches).decode(content)

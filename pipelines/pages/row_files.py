@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.files.lines import Line, read_lines
 from millrace.transforms.files.object_reads import open_file
@@ -136,7 +137,7 @@ def _decoded(line: Line, shape: Any) -> Row:
     try:
         if line.too_long:
             raise ValueError(f"longer than {_MOST_BYTES} bytes")
-        found = msgspec.json.decode(line.data, type=shape)
+        found = json_decoder(shape).decode(line.data)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         return {UNREADABLE: str(error), "text": line.data[:_MOST_SHOWN].decode("utf-8", "backslashreplace")}
     return found if isinstance(found, dict) else msgspec.structs.asdict(found)

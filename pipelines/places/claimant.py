@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.job_progress import process_space
 
 
@@ -45,7 +46,7 @@ class Claimant(msgspec.Struct, frozen=True):
     def decoded(text: bytes) -> Claimant | None:
         """None while the claim is being written, or if it is not a claim."""
         try:
-            return msgspec.json.decode(text, type=Claimant)
+            return json_decoder(Claimant).decode(text)
         except msgspec.MsgspecError:
             return None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.errors import ConfigError
 
 from ..flags.file_flags import read_text
@@ -37,7 +38,7 @@ def measured_speed(path: Path, where: str) -> _Figure:
     wanted = dict(_pair(part) for part in where.split(",") if part)
     text = read_text("--results", str(path), "; takes a file of benchmarks/results")
     try:
-        figures = msgspec.json.decode(text, type=_Figures).rows
+        figures = json_decoder(_Figures).decode(text).rows
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"--results {path}: is no file of figures: {error}; takes a file of benchmarks/results"

@@ -15,6 +15,7 @@ import msgspec
 from millrace.model_manager.client.encoding import Encoding
 from millrace.model_manager.client.tokenizing import Tokenizer
 from millrace.model_manager.store import resolve_tokenizer
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, RequestError
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
@@ -133,7 +134,7 @@ def mean_generated(patterns: Sequence[str]) -> Fraction:
             for line in stream:
                 rows += 1
                 try:
-                    tokens += msgspec.json.decode(line, type=_EarlierRow).completion_tokens
+                    tokens += json_decoder(_EarlierRow).decode(line).completion_tokens
                 except msgspec.MsgspecError as error:
                     raise ConfigError(f"--trial {file.path}: takes completions of `millrace run`: {error}") from None
     if not rows:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millrace.model_manager.wire.decoding import convert, json_decoder
 from millrace.model_manager.wire.errors import ErrorInfo
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
 from millrace.model_manager.wire.request import FinishReason, Output
@@ -71,7 +72,7 @@ class BatchResults:
             for line in stream:
                 if not line.endswith(b"\n"):
                     break
-                found[msgspec.json.decode(line, type=_Id).id] = RowPlace(path, at, len(line))
+                found[json_decoder(_Id).decode(line).id] = RowPlace(path, at, len(line))
                 at += len(line)
             self._read[path] = at
 
@@ -150,11 +151,11 @@ def _is_json(text: str) -> bool:
 def _logprobs(tokens: list[Any] | None) -> Logprobs | None:
     if tokens is None:
         return None
-    return Logprobs([], [], tokens=msgspec.convert(tokens, list[TokenLogprob]))
+    return Logprobs([], [], tokens=convert(tokens, list[TokenLogprob]))
 
 
 def row_ids(path: Path) -> Iterator[str]:
     """The ids of a job's input."""
     with path.open("rb") as stream:
         for line in stream:
-            yield msgspec.json.decode(line, type=_Id).id
+            yield json_decoder(_Id).decode(line).id

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
+from millrace.model_manager.wire.decoding import json_decoder
+
 _PRIVATE = 0o700
 _BLOCK = 512
 """Bytes of a block as the system counts them, whatever the disk's own are."""
@@ -42,7 +44,7 @@ def is_id(prefix: str, name: str) -> bool:
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
     """A record in JSON. None where there is no such file, or where it is damaged: the log names that one."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return json_decoder(kind).decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -10,6 +10,7 @@ import msgspec
 
 from millrace.model_manager.wire.chat_messages import parse_content, parse_messages
 from millrace.model_manager.wire.conversion import shown
+from millrace.model_manager.wire.decoding import convert
 from millrace.model_manager.wire.errors import InvalidRequest
 
 _UNUSED = frozenset(("name", "refusal", "audio", "annotations", "function_call", "reasoning_content"))
@@ -64,7 +65,7 @@ def _result(name: str, message: Mapping[str, Any], calls: set[str]) -> str:
 def _calls(name: str, made: Any, calls: set[str]) -> list[str]:
     """Calls in an earlier answer, as tools.py has the model write them."""
     try:
-        found = msgspec.convert(made, list[_Call])
+        found = convert(made, list[_Call])
     except msgspec.ValidationError:
         raise InvalidRequest(f"{name}: takes a list of {{id, type, function: {{name, arguments}}}}") from None
     calls |= {each.id for each in found}

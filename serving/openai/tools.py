@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from millrace.model_manager.wire.conversion import shown
+from millrace.model_manager.wire.decoding import convert
 from millrace.model_manager.wire.errors import InvalidRequest
 
 from ..requests.ids import new_id
@@ -80,7 +81,7 @@ def calling_of(tools: list[Any], choice: Any) -> Calling:
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"tools: takes at most {MAX_TOOLS} functions, got {len(tools)}")
     try:
-        functions = [tool.function for tool in msgspec.convert(tools, list[Tool])]
+        functions = [tool.function for tool in convert(tools, list[Tool])]
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"tools: {str(error)[0].lower()}{str(error)[1:]}") from None
     _check_names([each.name for each in functions])

@@ -12,10 +12,9 @@ import signal
 import sys
 import threading
 
-import msgspec
-
 from millrace.model_manager.grammars.compiling import check_quick
 from millrace.model_manager.wire.constraint import Constraint
+from millrace.model_manager.wire.decoding import msgpack_decoder
 from millrace.model_manager.wire.errors import InvalidRequest
 
 HEAD = 4
@@ -31,7 +30,7 @@ _MOST_MEMORY = 2**32
 
 def fault(key: bytes) -> str:
     """What is wrong with the constraint of that key; empty if nothing is."""
-    constraint = msgspec.msgpack.decode(key, type=Constraint)
+    constraint = msgpack_decoder(Constraint).decode(key)
     try:
         check_quick(constraint, LONGEST, MOST_IN_A_ROW)
     except InvalidRequest as error:

@@ -12,6 +12,7 @@ from typing import Any, Self
 import apache_beam as beam
 import msgspec
 
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.errors import ErrorInfo, InvalidRequest
 from millrace.model_manager.wire.json_text import canonical
 from millrace.model_manager.wire.logprobs import Logprobs, TokenLogprob
@@ -265,7 +266,7 @@ class StructCoder(beam.coders.Coder):
         return canonical(value)
 
     def decode(self, encoded: bytes) -> Any:
-        return msgspec.json.decode(encoded, type=self._struct)
+        return json_decoder(self._struct).decode(encoded)
 
     def is_deterministic(self) -> bool:
         return True

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from apache_beam.metrics import Metrics
 
+from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.shared_settings import UnmetSetting
 
 from ..elements.beam_metrics import NAMESPACE
@@ -32,7 +33,7 @@ def count(lease: Lease) -> None:
 def counted_unmet(counts: Mapping[str, int]) -> list[UnmetSetting]:
     """The settings that do not hold, from the counters of a finished job."""
     found = [name.removeprefix(_UNMET) for name in counts if name.startswith(_UNMET)]
-    return sorted((msgspec.json.decode(each, type=UnmetSetting) for each in found), key=str)
+    return sorted((json_decoder(UnmetSetting).decode(each) for each in found), key=str)
 
 
 def failed_changes(counts: Mapping[str, int]) -> list[str]:

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.model_manager.wire.decoding import convert, json_decoder
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.request import FinishReason
 
@@ -39,7 +40,7 @@ class CompletedRow(msgspec.Struct):
         return self.finish_reason != FinishReason.ERROR
 
 
-_decode = msgspec.json.Decoder(CompletedRow).decode
+_decode = json_decoder(CompletedRow).decode
 
 
 def completed_entry(line: bytes) -> bytes | None:
@@ -100,7 +101,7 @@ def _rows(path: str, stream: BinaryIO) -> Iterator[CompletedRow]:
         yield from _parquet_rows(stream)
     elif path.endswith(".csv"):
         _check_last_row(stream)
-        yield from (msgspec.convert(row, CompletedRow) for row in read_cells(stream))
+        yield from (convert(row, CompletedRow) for row in read_cells(stream))
     else:
         yield from map(_decode, stream)
 
@@ -109,7 +110,7 @@ def _parquet_rows(stream: BinaryIO) -> Iterator[CompletedRow]:
     file = pq.ParquetFile(stream, page_checksum_verification=True)
     names = [name for name in CompletedRow.__struct_fields__ if name in file.schema_arrow.names]
     for batch in file.iter_batches(_AT_ONCE, columns=names, use_threads=False):  # each thread would keep memory
-        yield from msgspec.convert(batch.to_pylist(), list[CompletedRow])
+        yield from convert(batch.to_pylist(), list[CompletedRow])
     pa.default_memory_pool().release_unused()
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ...wire.decoding import json_decoder
 from ...wire.errors import InvalidRequest
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
@@ -169,7 +170,7 @@ def given(params: SamplingParams, names: Collection[str]) -> dict[str, Any]:
 def parsed(body: bytes, kind: type[_Body]) -> _Body:
     """A body as this struct, or a list of them; raises Garbled with the reason and the body's beginning."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return json_decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = body[:80].decode(errors="replace")
         raise Garbled(f"its answer is not what the dialect says ({error}): {shown!r}") from None

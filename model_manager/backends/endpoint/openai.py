@@ -17,6 +17,7 @@ import msgspec
 
 from ...wire.constraint import Constraint
 from ...wire.conversion import unknown
+from ...wire.decoding import json_decoder
 from ...wire.endpoint_options import EndpointOptions, listed
 from ...wire.errors import ConfigError, InvalidRequest
 from ...wire.request import FinishReason, Request
@@ -238,7 +239,7 @@ class OpenAI:
 def _counted(usage: msgspec.Raw) -> _Usage:
     """The counts of an answer; zeros where they are missing or garbled: the answer itself is paid for and whole."""
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(usage, type=_Usage | None) or _Usage()
+        return json_decoder(_Usage | None).decode(usage) or _Usage()
     return _Usage()
 
 

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-import msgspec
-
 from ...engine.scheduling.sequence import sampling_seed
 from ...grammars.compiling import as_lark, check, is_whole
 from ...wire.constraint import Constraint
+from ...wire.decoding import msgpack_decoder
 from ...wire.errors import ConstraintNotMet, InvalidRequest, PromptTooLong, not_complete, one_line
 from ...wire.logprobs import LEAST, Logprobs, TokenLogprob, TopLogprob
 from ...wire.request import FinishReason, Request
@@ -193,7 +192,7 @@ def _grammar(key: bytes) -> str:
     """The constraint of that key as llama.cpp takes it; raises InvalidRequest for one that cannot be held. llama.cpp
     itself would log what is wrong, and generate without it.
     """
-    constraint = msgspec.msgpack.decode(key, type=Constraint)
+    constraint = msgpack_decoder(Constraint).decode(key)
     check(constraint)
     return _LARK + as_lark(constraint)
 

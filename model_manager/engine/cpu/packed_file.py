@@ -19,6 +19,8 @@ from typing import BinaryIO
 import msgspec
 import torch
 
+from ...wire.decoding import json_decoder
+
 _ALIGNED = 64
 _END = struct.Struct("<QI8s")
 _MAGIC = b"millrace"
@@ -112,7 +114,7 @@ def _index(mapped: mmap.mmap) -> _Index:
     index = mapped[-_END.size - length : -_END.size]
     if magic != _MAGIC or zlib.crc32(index) != crc32:
         raise ValueError("its index is not whole")
-    return msgspec.json.decode(index, type=_Index)
+    return json_decoder(_Index).decode(index)
 
 
 def _checked(content: torch.Tensor, index: _Index, num_threads: int) -> dict[str, list[torch.Tensor]]:
