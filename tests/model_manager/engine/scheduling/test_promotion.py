@@ -14,6 +14,8 @@ from tests.model_manager.engine.scheduling.test_scheduler import SIZE, Driver
 
 DEEP = 100
 """Urgent ones that wait all the time: more than the scheduler looks at."""
+EACH = 50
+"""Steps from one check of the scheduler's account to the next."""
 
 
 class Saturated(Driver):
@@ -21,12 +23,13 @@ class Saturated(Driver):
 
     def __init__(self, max_num_seqs: int, waiting: int = DEEP, length: int = 3, tokens: int = 4, **sizes: int) -> None:
         sizes = {"num_blocks": 2000, "max_num_batched_tokens": 16 * max_num_seqs} | sizes
-        super().__init__(max_num_seqs=max_num_seqs, checks=waiting < DEEP // 2, **sizes)
+        super().__init__(max_num_seqs=max_num_seqs, checks=False, **sizes)
         self.urgent: list[Sequence] = []
         self.given: Counter[bool] = Counter()
         """Tokens that were computed, of urgent ones (True) and of others."""
         self._depth, self._length, self._tokens = waiting, length, tokens
         self.priority = -1000
+        self._taken = 0
         self.ask()
 
     def ask(self) -> None:
@@ -41,6 +44,9 @@ class Saturated(Driver):
         for name, count in given.items():
             self.given[name.startswith("urgent")] += count
         self.ask()
+        self._taken += 1
+        if self._taken % EACH == 0:
+            self.scheduler.check_integrity()
         return given
 
     def steps(self, count: int) -> Counter[bool]:
