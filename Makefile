@@ -39,7 +39,7 @@ SELDOM := /(tests?|cloud|genai|agentplatform|vertexai|sympy|networkx|models|debu
 
 # Tests of a file, or of a runner, stay in one process and begin in the order that tests/conftest.py says. Tests on other
 # runners wait more than they compute, so six of them share two cores.
-WORKERS ?= 4
+WORKERS ?= 3
 RUNNER_WORKERS ?= 6
 PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
