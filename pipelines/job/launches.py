@@ -61,7 +61,7 @@ class Launches(msgspec.Struct):
     computed: _Count = 0
     """Tokens that engines have computed: of prompts, less those from the cache, and generated ones."""
     answered: _Count = 0
-    """Tokens that answers to its requests took: those of their prompts that were computed, and of outputs."""
+    """Tokens that its answered requests took: computed tokens of their prompts, and output tokens."""
     manager: str = ""
     """`Status.instance` of the last manager."""
     seen: dict[str, _Count] = {}

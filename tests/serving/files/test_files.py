@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 PIECE = bytes(range(256)) * 1024
 PIECES = 800
-"""Of PIECE: 200 MiB."""
+"""Number of times that a large upload repeats PIECE: 200 MiB."""
 
 
 @pytest.fixture(scope="module")
