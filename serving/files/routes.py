@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..http.errors import NOT_FOUND, SERVER, HttpError
 from ..http.reading import check_encoding
-from ..http.slots import Slots
+from ..http.slots import ClientSlots
 from ..requests.service import Service
 from .content import FileContent
 from .form import Form
@@ -44,7 +44,7 @@ class _FileViews:
         self._service = service
         self._settings = service.settings
         self._space = space
-        self._slots = Slots(service.settings.max_uploads)
+        self._slots = ClientSlots(service.settings.max_uploads)
         self.stall_timeout = service.settings.stall_timeout
         self._folder = files_folder(service.settings)
 

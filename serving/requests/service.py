@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from prometheus_client import CollectorRegistry
 from starlette.types import Scope
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.constraint import Constraint
@@ -21,10 +21,10 @@ from ..http.errors import HttpError, too_busy
 from ..http.keys import client_of
 from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
-from ..http.slots import Slots
+from ..http.slots import ClientSlots
 from ..metrics.machine import MachineMetrics
 from ..metrics.requests import RequestCollector
-from ..metrics.snapshot import ReadStatus, snapshot
+from ..metrics.snapshot import snapshot
 from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
 from ..window.latest_requests import RecentRequests
@@ -104,7 +104,7 @@ class Service:
         self._threads = FairSemaphore(_THREADS)
         self.constraints = ConstraintChecks()
         self.adapters = AdapterLookups(engine.find_adapter, self.crossing)
-        self._slots = Slots(settings.max_inflight)
+        self._slots = ClientSlots(settings.max_inflight)
         self.running: set[Abortable] = set()
         """What `abort` ends."""
 

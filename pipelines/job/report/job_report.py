@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.transforms.addresses import Files
 from millrace.transforms.elements.prompt_rows import RowShape
@@ -31,7 +32,6 @@ from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless, span
 from ...places.lost_stores import is_store_lost, note_if_lost, what_is_kept_there
 from ...places.sources_and_sinks import files_at, files_of, input_format_of
-from ..polling import ReadStatus
 from ..summary import Outcome
 from ..words import AGAIN, RAN, STARTUP, reasons, speeds
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
