@@ -89,7 +89,7 @@ def _look(history: History, read: ReadStatus) -> Figures:
 
 def _serve(settings: TopConfig, read: ReadStatus) -> None:
     check_serve_extra("top --web")
-    from millrace.serving.window.server import serve_page
+    from millrace.serving.window.page_server import serve_page
 
     serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True), read)
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from starlette.types import Receive, Scope
 
-from .errors import BUSY, RETRY_AFTER, HttpError
+from .http_errors import BUSY, RETRY_AFTER, HttpError
 from .replies import HungUp
 from .slots import ClientSlots
 from .waiting import at_once_or_within

@@ -12,7 +12,7 @@ from millrace.model_manager.client.status import ReadStatus, read_status
 
 from ..http.listen_addresses import is_loopback, is_own_name, refused, url
 from ..settings import MetricsConfig
-from .machine import MachineMetrics
+from .machine_metrics import MachineMetrics
 
 
 @contextlib.contextmanager

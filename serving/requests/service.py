@@ -17,18 +17,18 @@ from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.conversion import shown
 
-from ..http.errors import HttpError, too_busy
+from ..http.http_errors import HttpError, too_busy
 from ..http.keys import client_of
 from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
 from ..http.slots import ClientSlots
-from ..metrics.machine import MachineMetrics
-from ..metrics.requests import RequestCollector
+from ..metrics.machine_metrics import MachineMetrics
+from ..metrics.request_metrics import RequestCollector
 from ..metrics.snapshot import snapshot
 from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
 from ..window.latest_requests import RecentRequests
-from ..window.watching import Watching
+from ..window.shared_frames import Watching
 from .adapter_lookups import AdapterLookups
 from .constraint_checks import ConstraintChecks
 from .opening_client import OpeningClient

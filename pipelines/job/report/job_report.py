@@ -36,7 +36,7 @@ from ..summary import Outcome
 from ..words import AGAIN, RAN, STARTUP, reasons, speeds
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
 from .recording import Recorder
-from .settings import cost_of, prices_of, settings_of
+from .report_settings import cost_of, prices_of, settings_of
 
 _SAMPLE = 20
 _UNSURE = 10

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from millrace.serving.files.store import OwnerFiles
+from millrace.serving.files.file_store import OwnerFiles
 from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually
 

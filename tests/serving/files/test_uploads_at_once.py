@@ -15,7 +15,7 @@ import pytest
 from millrace.serving.files.disk import bytes_in, sortable_id
 from millrace.serving.files.owners import files_folder
 from millrace.serving.files.space import MOST_FILES, Space
-from millrace.serving.http.errors import HttpError
+from millrace.serving.http.http_errors import HttpError
 from millrace.serving.settings import ServeConfig
 from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually

@@ -21,7 +21,7 @@ from ..metrics.snapshot import snapshot
 from .feed import Feed
 from .figures import figures
 from .page import page_routes
-from .watching import Watching
+from .shared_frames import Watching
 
 _HOST = "127.0.0.1"
 _STALL_TIMEOUT = 60.0
