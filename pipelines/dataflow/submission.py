@@ -24,6 +24,7 @@ from millrace.transforms.files.object_stores import GS
 from millrace.transforms.files.temporary_folders import temporary_files
 
 from ..flags.job_options import JobOptions
+from ..flags.shared_flags import told_model
 from ..interrupts import interruptible
 from ..places.checkpoint_size import weights_bytes
 from ..places.checks import check
@@ -165,7 +166,7 @@ def _job_rows(options: JobOptions) -> list[TableRow]:
     held = told(BACKENDS[options.model.backend])
     engine = [] if BACKENDS[options.model.backend].is_ours else [("engine", options.model.backend)]
     return [
-        ("model", options.model.model),
+        ("model", told_model(options.model)),
         *engine,
         ("input", " ".join(map(str, options.input))),
         ("output", str(options.output)),
