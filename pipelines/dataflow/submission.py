@@ -34,6 +34,7 @@ from .workers import TableRow, arrange_workers, is_streaming, table
 
 _TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"
 """Set in the container that a Flex Template is launched in."""
+_FLEX = "use the Flex Template (docs/tutorials/dataflow.md in millrace's repository)"
 _ENDED_BADLY = (PipelineState.FAILED, PipelineState.CANCELLED)
 
 Build = Callable[[beam.Pipeline, JobOptions], Any]
@@ -108,12 +109,12 @@ def _check_template(options: JobOptions, location: str | None) -> None:
     if options.is_stream and not (options.output.is_broker and options.letters.is_broker):
         raise ConfigError(
             "--template_location: a stream's files are named by their windows alone, and a second run of the template"
-            " would write over the first one's; use the Flex Template (docs: Dataflow)"
+            f" would write over the first one's; {_FLEX}"
         )
     if options.if_exists != "refuse":
         raise ConfigError(
             f"--template_location: would act on earlier output when the template is made, not when it runs; leave"
-            f" --{options.if_exists} out, or use the Flex Template (docs: Dataflow)"
+            f" --{options.if_exists} out, or {_FLEX}"
         )
 
 

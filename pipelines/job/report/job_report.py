@@ -64,7 +64,7 @@ def _check_apart(options: JobOptions) -> None:
         if isinstance(address, Files) and OutputFiles(_resolved(files_at(address).prefix)).may_name(
             _resolved(options.report)
         ):
-            raise ConfigError(f"--report {options.report}: may be a file of {address}; takes another path")
+            raise ConfigError(f"--report {options.report}: files of {address} may have that name; takes another path")
 
 
 def _resolved(path: str) -> str:
