@@ -36,7 +36,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 # Installed code that is seldom imported, more than half of it. All other code is compiled now, once for all processes.
-SELDOM := /(tests?|cloud|genai|agentplatform|vertexai|sympy|networkx|models|debugpy|openai)/
+SELDOM := /(tests?|cloud|genai|agentplatform|vertexai|sympy|networkx|models|debugpy|openai)/|/py312_
 
 # Tests of a file, or of a runner, stay in one process and begin in the order that tests/conftest.py says. Tests on other
 # runners wait more than they compute, so six of them share two cores.

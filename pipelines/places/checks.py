@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,7 +15,8 @@ from apache_beam.options.pipeline_options import StandardOptions
 
 from millrace.model_manager.wire.conversion import did_you_mean, nearest
 from millrace.model_manager.wire.errors import ConfigError
-from millrace.transforms.addresses import Address, Files, WatchedFiles
+from millrace.transforms.addresses import Files, WatchedFiles
+from millrace.transforms.elements.prompt_rows import RowShape
 from millrace.transforms.elements.prompt_template import columns_of
 from millrace.transforms.files.file_systems import match
 from millrace.transforms.files.formats import delimiter, input_format
@@ -56,8 +57,7 @@ def check(options: JobOptions) -> None:
         )
     reader(options), writer(options)  # their constructors check what they are given
     if not options.is_stream:
-        for flag, column in _columns_named(options):
-            _check_column(flag, column, options.input, input_format_of(options))
+        _check_columns(options)
     if options.is_stream:
         check_apart(options.input, options.output, letters_apart(options), options.output_format)
         _check_folders(options)
@@ -80,19 +80,33 @@ def _columns_named(options: JobOptions) -> Iterator[tuple[str, str]]:
         yield "--template: column", column
 
 
-def _check_column(flag: str, name: str, inputs: Sequence[Address], named_format: str | None) -> None:
-    """Raises ConfigError where the first CSV or Parquet file has no column of that name; what is not here passes."""
+def _check_columns(options: JobOptions) -> None:
+    """Raises ConfigError where the first CSV or Parquet file lacks a column; what is not here passes."""
     paths = [
-        str(file.path) for each in inputs if isinstance(each, Files) and each.is_local for file in match(each.path)
+        str(file.path)
+        for each in options.input
+        if isinstance(each, Files) and each.is_local
+        for file in match(each.path)
     ]
-    formats = ((path, input_format(path, named_format)) for path in paths)
+    formats = ((path, input_format(path, input_format_of(options))) for path in paths)
     path, form = next(((path, form) for path, form in formats if form in ("csv", "parquet")), ("", ""))
-    columns = _columns(path, form) if path else []
-    if not columns or name in columns:
+    if not (columns := _columns(path, form) if path else []):
         return
-    hint = did_you_mean(nearest(name, columns))
-    more = ", …" if len(columns) > _SHOWN else ""
-    raise ConfigError(f"{flag} {name}: not in {path}, whose columns are {', '.join(columns[:_SHOWN])}{more}{hint}")
+    for flag, name in _columns_named(options):
+        if name not in columns:
+            hint = did_you_mean(nearest(name, columns))
+            raise ConfigError(f"{flag} {name}: not in {path}, whose columns are {_listed(columns)}{hint}")
+    usual = RowShape(template=options.template, documents=options.task.documents).default_columns
+    is_batch = "body" in columns and {"custom_id", "url"} & {*columns}
+    if not options.prompt_column and usual and not is_batch and not {*usual} & {*columns}:
+        flag = "--text_column" if options.task.documents else "--prompt_column"
+        raise ConfigError(
+            f"--input {path}: has no column {' or '.join(usual)}: name one by {flag}; it has {_listed(columns)}"
+        )
+
+
+def _listed(columns: list[str]) -> str:
+    return ", ".join(columns[:_SHOWN]) + ", …" * (len(columns) > _SHOWN)
 
 
 def _columns(path: str, form: str) -> list[str]:

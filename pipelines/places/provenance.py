@@ -3,7 +3,8 @@
 .millrace/<name>.settings.json      {"command": "extract", "model": "org/name", "schema": {…}, …, "identity": "3f…"}
 
 What decides what a row is counts, and no more: with other sampling parameters, examples or a better template what
-failed may be tried again. The file's place is one that `folder/*` does not match, which a job may read and write.
+failed may be tried again, and a warning says that new rows differ so. The file's place is one that `folder/*` does not
+match, which a job may read and write.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, MillraceError
 from millrace.transforms.files.file_systems import create, exists
 from millrace.transforms.files.object_reads import open_file
@@ -39,6 +41,8 @@ _IDENTITY = "identity"
 """`JobOptions.identity`, by which --resume finds requests that still run, or are answered and not written yet. It is
 there until the job's end.
 """
+_MAY_CHANGE = "may_change"
+"""Settings that a resumed job may change, by the names of their flags, where they are not at their defaults."""
 _SHOWN = 60
 """Characters of a setting that is told."""
 _log = logging.getLogger(__name__)
@@ -54,6 +58,8 @@ def check_settings(files: OutputFiles, options: JobOptions) -> None:
     for name, value in _settings(options).items():
         if name in earlier and not _is_same(value, earlier[name]):
             raise ConfigError(_refusal(name, value, earlier[name], files))
+    if told := _changes(_may_change(options), earlier.get(_MAY_CHANGE)):
+        _log.warning("--resume: new rows get %s; earlier rows of %s stay as they are", told, files.prefix)
 
 
 def _noted(files: OutputFiles) -> dict[str, Any] | None:
@@ -84,7 +90,7 @@ def with_identity(files: OutputFiles | None, options: JobOptions) -> JobOptions:
 
 def note_settings(files: OutputFiles, options: JobOptions) -> None:
     """Write them down, before the job writes rows; what a resumed job found there holds. Raises ConfigError."""
-    settings = _settings(options) | {_TEMPLATE: options.template}
+    settings = _settings(options) | {_TEMPLATE: options.template, _MAY_CHANGE: _may_change(options)}
     if options.if_exists == "resume" and _has_rows(files):
         noted = _noted(files)
         if noted is None or _IDENTITY in noted:
@@ -179,6 +185,28 @@ def _settings(options: JobOptions) -> dict[str, Any]:
         "output_format": output_and_format(str(options.output), options.output_format)[1],
     }
     return dict(msgspec.to_builtins(settings))
+
+
+def _may_change(options: JobOptions) -> dict[str, Any]:
+    sampling = msgspec.to_builtins(options.sampling)
+    settings = {name: value for name, value in sampling.items() if name not in ("adapter", "constraint")}
+    if options.model.dtype != ModelConfig().dtype:
+        settings["dtype"] = options.model.dtype
+    if (system := getattr(options.settings, "system", None)) is not None:
+        settings["system"] = system
+    return settings
+
+
+def _changes(now: dict[str, Any], earlier: Any) -> str:
+    """The settings that differ, with both values; empty if none does, or the earlier ones were not noted."""
+    if not isinstance(earlier, dict):
+        return ""
+    names = [name for name in {**now, **earlier} if not _is_same(now.get(name), earlier.get(name))]
+    return ", ".join(f"--{name} {_given(name, now)} (earlier rows: {_given(name, earlier)})" for name in names)
+
+
+def _given(name: str, settings: dict[str, Any]) -> str:
+    return _shown(name, settings[name]) if name in settings else "not given"
 
 
 def _model(name: str) -> str:

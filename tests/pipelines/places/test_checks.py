@@ -35,6 +35,32 @@ def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
         checked("generate", "--input", "*.parquet", "--prompt_column", "x")
 
 
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (
+            "generate",
+            "--input a.csv: has no column prompt or messages: name one by --prompt_column; it has body, when, ",
+        ),
+        ("classify", "--input a.csv: has no column text or document or prompt: name one by --text_column; it has body"),
+    ],
+)
+def test_a_table_without_a_prompt_is_told_before_the_job(task: TaskName, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        checked(task, "--input", "a.csv")
+    assert str(error.value).startswith(told)
+
+
+def test_a_template_names_its_columns_itself() -> None:
+    checked("generate", "--input", "a.csv", "--template", "{body}")
+
+
+@pytest.mark.parametrize("columns", ["id,prompt", "id,messages", "custom_id,url,body"])
+def test_a_table_with_a_prompt_somewhere_is_taken(columns: str) -> None:
+    Path("b.csv").write_text(f"{columns}\n")
+    checked("generate", "--input", "b.csv")
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
 def test_a_column_that_is_there_is_taken(name: str) -> None:
     checked("classify", "--input", name, "--text_column", "body")

@@ -135,6 +135,38 @@ def test_what_makes_no_other_rows_may_change(task: TaskName, earlier: list[str],
     resumed(task, *now)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "now", "told"),
+    [
+        (["--max_tokens=9"], ["--max_tokens=9"], None),
+        (["--max_tokens=9"], ["--max_tokens=8"], "--max_tokens 8 (earlier rows: 9)"),
+        (
+            [],
+            ["--temperature=1", "--system=Be brief"],
+            "--temperature 1.0 (earlier rows: not given), --system Be brief ",
+        ),
+        (["--ignore_eos"], [], "--ignore_eos not given (earlier rows: true)"),
+        ([], ["--dtype=float32"], "--dtype float32 (earlier rows: not given)"),
+        ([], [f"--system={'long ' * 20}"], "--system another (earlier rows: not given)"),
+    ],
+)
+def test_what_new_rows_get_that_earlier_ones_did_not_is_told(
+    earlier: list[str], now: list[str], told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    began("generate", *earlier)
+    resumed("generate", *now)
+    assert caplog.messages == [] if told is None else f"--resume: new rows get {told}" in caplog.text
+
+
+def test_a_file_without_settings_that_may_change_says_nothing_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    began("generate")
+    noted = json.loads(Path("out/.millrace/r.settings.json").read_text())
+    del noted["may_change"]
+    Path("out/.millrace/r.settings.json").write_text(json.dumps(noted))
+    resumed("generate", "--max_tokens=8")
+    assert caplog.messages == []
+
+
 def test_an_output_without_rows_takes_any_settings(folder: Path) -> None:
     began("extract", *EXTRACT)
     (folder / "out/r-00000-of-00001.jsonl").unlink()
