@@ -35,7 +35,10 @@ def test_a_name_that_was_meant_and_one_that_a_setting_decides_are_told() -> None
     others = told(check_names, {"zzz": 1}, MANY[:3], "vLLM", {"option_1": "dtype"})
     assert others.endswith("takes option_0, option_2")
     decided = told(check_names, {"option_7": 1}, MANY, "vLLM", {"option_7": "dtype"})
-    assert decided == "backend_options: option_7: is decided by the setting dtype"
+    assert decided == (
+        "backend_options: option_7=1: the setting dtype decides it: give --dtype in its place, in Python dtype of"
+        " ModelConfig"
+    )
 
 
 def test_a_value_of_another_type_is_told_what_the_option_takes() -> None:
