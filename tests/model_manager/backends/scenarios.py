@@ -144,6 +144,13 @@ def conversions(name: str) -> set[Path]:
     return set((cache_folder() / "conversions").glob(f"{name}-*"))
 
 
+def kept_files(name: str) -> dict[Path, tuple[int, int]]:
+    """The files of a model's finished conversions, each with its inode and the time of its last change."""
+    places = [place for place in conversions(name) if place.is_dir() and place.suffix != ".unfinished"]
+    found = [path for place in places for path in place.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
+
+
 def own_format(running: Running, kind: str, place: Path) -> Path:
     """A folder in the engine's own format, as its converter writes one with the tokenizer's files."""
     kept = [path for path in conversions(f"{EMBEDDED_MODEL}-{kind}") if path.is_dir()]
@@ -303,14 +310,22 @@ class Scenarios:
             assert found.finish_reason in (FinishReason.DEADLINE, FinishReason.LENGTH)
 
     def test_requests_go_on_from_their_tokens_after_the_engine_is_killed(self, running: Running) -> None:
-        keeps = BACKENDS[running.case.backend].continues != "none"
+        keeps, kept = BACKENDS[running.case.backend].continues != "none", self._conversion(running)
         pairs = running.disturbed(300, shown=keeps)
         if keeps:
             assert all(each.recomputed_tokens > each.prompt_tokens for _, each in pairs), "no engine was given tokens"
         else:
             assert {each.recomputed_tokens for _, each in pairs} == {0}
         different = [(one.text, other.text) for one, other in pairs if one.text != other.text]
+        assert kept.items() <= self._conversion(running).items(), "what was converted is loaded again as it is"
         assert len(different) <= running.case.differ, different
+
+    def _conversion(self, running: Running) -> dict[Path, tuple[int, int]]:
+        """Files of the model in the engine's own format, if it has one."""
+        backend = running.case.backend
+        found = kept_files(f"{EMBEDDED_MODEL}-{backend}")
+        assert bool(found) is bool(BACKENDS[backend].own_files)
+        return found
 
     def test_seeded_samples_are_the_same_after_the_engine_is_killed(self, running: Running) -> None:
         """They begin anew: after the tokens that are kept an engine's random numbers would be the first ones again."""
