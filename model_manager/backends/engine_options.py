@@ -32,8 +32,8 @@ def check_names(
         if name in decided:
             setting = decided[name]
             raise ConfigError(
-                f"backend_options: {name}={options[name]!r}: the setting {setting} decides it: give --{setting} in its"
-                f" place, in Python {setting} of ModelConfig"
+                f"backend_options: {name}={options[name]!r}: the setting {setting} decides it: give --{setting}"
+                f" instead, in Python ModelConfig({setting}=…)"
             )
 
 

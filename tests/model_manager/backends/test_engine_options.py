@@ -41,8 +41,8 @@ def test_a_name_that_was_meant_and_one_that_a_setting_decides_are_told() -> None
     assert others.endswith("takes option_0, option_2")
     decided = told(check_names, {"option_7": 1}, MANY, "vLLM", {"option_7": "dtype"})
     assert decided == (
-        "backend_options: option_7=1: the setting dtype decides it: give --dtype in its place, in Python dtype of"
-        " ModelConfig"
+        "backend_options: option_7=1: the setting dtype decides it: give --dtype instead, in Python"
+        " ModelConfig(dtype=…)"
     )
 
 
