@@ -30,7 +30,11 @@ def check_names(
             told = unknown(name, free, what=f"option of {engine}", near=lambda text: nearest(text, known), most=_SHOWN)
             raise ConfigError(f"backend_options: {told}")
         if name in decided:
-            raise ConfigError(f"backend_options: {name}: is decided by the setting {decided[name]}")
+            setting = decided[name]
+            raise ConfigError(
+                f"backend_options: {name}={options[name]!r}: the setting {setting} decides it: give --{setting}"
+                f" instead, in Python ModelConfig({setting}=…)"
+            )
 
 
 def in_range(name: str, value: Option, least: int, most: int) -> None:

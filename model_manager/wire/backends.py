@@ -207,7 +207,7 @@ _OVER_HTTP = (
     frozenset(("max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"))
     | {"presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "constraint", "n"}
     | {"seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "priority", "deadline"}
-    | {"cache_salt"}
+    | {"cache_salt", "logprobs"}
 )
 """Parameters that some dialect of servers takes; the engine refuses what the dialect in use lacks."""
 _HELD_OVER_HTTP = frozenset(("json_schema", "json", "regex", "choice"))

@@ -68,7 +68,7 @@ PRESETS = {
     ),
     "llama-server": Preset(
         "llama-server --model {model} --host 127.0.0.1 --port {port}",
-        extra_parameters="top_k,min_p,typical_p",
+        extra_parameters="top_k,min_p,typical_p,logprobs",
         max_connections=4,  # each connection holds one of its few threads, idle ones for 5 s
     ),
     "tgi": Preset(

@@ -324,7 +324,7 @@ def _abilities(backend: Backend) -> dict[str, str]:
         **{task: yes(backend.can(task)) for task in TASKS},
         "constraints": (", ".join(sorted(backend.constraints)) or "–") + by_dialect * bool(backend.constraints),
         "seeds": yes("seed" in parameters) + by_dialect,
-        "log-probabilities": yes("logprobs" in parameters),
+        "log-probabilities": yes("logprobs" in parameters) + by_dialect * ("logprobs" in parameters),
         "stop strings": yes("stop" in parameters) + by_dialect,
         "priorities": yes("priority" in parameters),
         "LoRA": yes("max_loras" in settings),

@@ -15,6 +15,7 @@ import msgspec
 
 from ...wire.decoding import json_decoder
 from ...wire.errors import InvalidRequest
+from ...wire.logprobs import Logprobs
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 
@@ -52,6 +53,7 @@ class ServerAnswer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     embedding: list[float] | None = None
+    logprobs: Logprobs | None = None
     retried: tuple[float, ...] = ()
     """When earlier tries had failed, on the clock of the loop."""
 

@@ -175,6 +175,7 @@ class EndpointRequests:
             cached_tokens=answer.cached_tokens,
             stop_reason=answer.stop_reason,
             embedding=_packed(answer.embedding, normalize=entry.request.normalize),
+            logprobs=answer.logprobs,
             setbacks=[Setback("sent_again", waited + at - entry.added) for at in answer.retried],
             text=answer.text,
             num_tokens=answer.num_tokens,

@@ -15,10 +15,11 @@ import msgspec
 from ...wire.errors import InvalidRequest
 from ...wire.request import FinishReason, Request
 from .dialects import Call, Garbled, ServerAnswer, TextDialect, parsed
+from .given_logprobs import NO_ENTRIES, logprobs_in, num_asked
 from .streams import StreamPiece, TokenIdList, goes_on
 
 _SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
-_OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop"))
+_OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop", "logprobs"))
 
 
 class _Completed(msgspec.Struct):
@@ -33,6 +34,7 @@ class _Completed(msgspec.Struct):
     tokens_evaluated: int = 0
     tokens: TokenIdList | None = None
     """The tokens of one event, in a stream; None in a whole answer."""
+    completion_probabilities: msgspec.Raw = NO_ENTRIES
     truncated: bool = False
     """The prompt, or what was generated, was cut to fit the slot's context."""
 
@@ -61,13 +63,15 @@ class LlamaCompletion(TextDialect):
         fields["logit_bias"] = [[token, bias] for token, bias in params.logit_bias.items()]
         if params.seed is not None:
             fields["seed"] = params.seed % (2**32 - 1)
+        if params.logprobs is not None:
+            fields["n_probs"] = num_asked(params)
         if self.streams(request):
             fields["stream"] = True
         return Call("/completion", msgspec.json.encode(fields))
 
     def read(self, request: Request, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """The text without the stop string, which the server leaves out."""
-        del request, headers
+        del headers
         found = parsed(body, _Completed)
         return ServerAnswer(
             text=found.content,
@@ -75,6 +79,7 @@ class LlamaCompletion(TextDialect):
             stop_reason=found.stopping_word or None,
             num_tokens=found.tokens_predicted,
             prompt_tokens=found.tokens_evaluated,
+            logprobs=logprobs_in(found.completion_probabilities, found.content, request.params),
         )
 
     def piece(self, event: bytes) -> StreamPiece:

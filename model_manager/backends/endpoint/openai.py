@@ -21,7 +21,9 @@ from ...wire.decoding import json_decoder
 from ...wire.endpoint_options import EndpointOptions, listed
 from ...wire.errors import ConfigError, InvalidRequest
 from ...wire.request import FinishReason, Request
+from ...wire.sampling import SamplingParams
 from .dialects import ALWAYS, Call, Garbled, ServerAnswer, check_params, check_task, check_text, given, has_path, parsed
+from .given_logprobs import NO_ENTRIES, logprobs_in, num_asked
 from .streams import StreamPiece, TokenIdList, goes_on
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ _STREAM = {"stream": True, "stream_options": {"include_usage": True}, _TOKEN_IDS
 _OWN = frozenset(("top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop"))
 _EXTRA = frozenset(
     ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "constraint")
-) | frozenset(("include_stop_str_in_output", "bad_words", "allowed_token_ids", "cache_salt", _TOKEN_IDS))
+) | frozenset(("include_stop_str_in_output", "bad_words", "allowed_token_ids", "cache_salt", "logprobs", _TOKEN_IDS))
 _STRUCTURED = {"json_schema": "json", "json": "json_object", "regex": "regex", "choice": "choice"}
 """Constraints that vLLM's `structured_outputs` holds an answer to, and its names for them."""
 _CHAT = ("json_schema", "json")
@@ -60,6 +62,10 @@ class _Usage(msgspec.Struct):
 _NO_USAGE = msgspec.Raw(b"null")
 
 
+class _LogprobsAnswer(msgspec.Struct):
+    content: msgspec.Raw = NO_ENTRIES
+
+
 class _MessageAnswer(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
@@ -70,6 +76,7 @@ class _ChoiceAnswer(msgspec.Struct):
     message: _MessageAnswer | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    logprobs: msgspec.Raw = NO_ENTRIES
 
 
 class _CompletionAnswer(msgspec.Struct):
@@ -189,6 +196,8 @@ class OpenAI:
             fields["messages"] = request.messages or [{"role": "user", "content": request.text}]
         fields |= {self._max_tokens: params.max_tokens, "temperature": params.temperature}
         fields |= given(params, self._names)
+        if params.logprobs is not None:
+            fields |= self._logprobs(params)
         if self.streams(request):
             fields |= _STREAM
         if "logit_bias" in fields:
@@ -196,6 +205,10 @@ class OpenAI:
         if params.constraint is not None:
             fields |= self._constraint(params.constraint)
         return fields
+
+    def _logprobs(self, params: SamplingParams) -> dict[str, Any]:
+        asked = num_asked(params)
+        return {"logprobs": True, "top_logprobs": asked} if self._chat else {"logprobs": asked}
 
     def _constraint(self, constraint: Constraint) -> dict[str, Any]:
         if self._structured:
@@ -216,7 +229,7 @@ class OpenAI:
         completion = parsed(body, _CompletionAnswer)
         if not completion.choices:
             raise Garbled("its answer has no choices")
-        return _answer(completion.choices[0], _counted(completion.usage))
+        return _answer(completion.choices[0], _counted(completion.usage), request.params)
 
     def piece(self, event: bytes) -> StreamPiece:
         """The last event has the counts, and no choice."""
@@ -251,7 +264,7 @@ def _ending(reason: str | None) -> FinishReason:
     return _ENDINGS[reason]
 
 
-def _answer(choice: _ChoiceAnswer, usage: _Usage) -> ServerAnswer:
+def _answer(choice: _ChoiceAnswer, usage: _Usage, params: SamplingParams) -> ServerAnswer:
     ending = _ending(choice.finish_reason)
     text = choice.text if choice.message is None else choice.message.content or choice.message.refusal or ""
     if text is None:
@@ -264,7 +277,15 @@ def _answer(choice: _ChoiceAnswer, usage: _Usage) -> ServerAnswer:
         num_tokens=usage.completion_tokens or 0,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=details.cached_tokens or 0,
+        logprobs=logprobs_in(_entries(choice.logprobs), text, params),
     )
+
+
+def _entries(given: msgspec.Raw) -> msgspec.Raw:
+    """The entries of tokens, in the form of chats; `null` where there are none."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return (json_decoder(_LogprobsAnswer | None).decode(given) or _LogprobsAnswer()).content
+    return NO_ENTRIES
 
 
 def _text_of(request: Request) -> str:

@@ -22,7 +22,8 @@ from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 from .dialects import Dialect, Garbled, ServerAnswer
 
-TokenIdList = list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+TokenIdList = list[TokenId]
 _LAST = b"[DONE]"
 
 
@@ -197,5 +198,7 @@ def whole(answer: ServerAnswer, request: Request) -> ServerAnswer:
 
 
 def goes_on(params: SamplingParams) -> bool:
-    """Whether the rest of an answer is the same after its first tokens as without a stop there."""
-    return params.constraint is None and BACKENDS["endpoint"].goes_on(params)
+    """Whether the rest of an answer is the same after its first tokens as without a stop there. Without
+    log-probabilities: those of the first tokens are not kept.
+    """
+    return params.constraint is None and params.logprobs is None and BACKENDS["endpoint"].goes_on(params)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from millrace.model_manager.backends.ctranslate2 import _OPTION_DEFAULTS, _option
+from millrace.model_manager.backends.ctranslate2 import load as load_ctranslate2
 from millrace.model_manager.backends.engine_options import check_names, of_type
 from millrace.model_manager.backends.llama_cpp.options import apply_options
 from millrace.model_manager.backends.openvino import _device, _set
@@ -15,6 +19,7 @@ from millrace.model_manager.backends.vllm import _arguments, _check_device
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
+from tests.model_manager.store.checkpoints import EMBEDDED
 
 MANY = [f"option_{n}" for n in range(200)]
 
@@ -35,7 +40,10 @@ def test_a_name_that_was_meant_and_one_that_a_setting_decides_are_told() -> None
     others = told(check_names, {"zzz": 1}, MANY[:3], "vLLM", {"option_1": "dtype"})
     assert others.endswith("takes option_0, option_2")
     decided = told(check_names, {"option_7": 1}, MANY, "vLLM", {"option_7": "dtype"})
-    assert decided == "backend_options: option_7: is decided by the setting dtype"
+    assert decided == (
+        "backend_options: option_7=1: the setting dtype decides it: give --dtype instead, in Python"
+        " ModelConfig(dtype=…)"
+    )
 
 
 def test_a_value_of_another_type_is_told_what_the_option_takes() -> None:
@@ -118,3 +126,32 @@ def test_vllm_gets_a_kv_cache_of_parts_of_a_gib(tmp_path: Any) -> None:
     for device in ("auto", "cpu"):
         config = ModelConfig.parse({"backend": "vllm", "kv_cache_gib": 0.25, "device": device})
         assert _arguments(config, tmp_path, [])["kv_cache_memory_bytes"] == 2**28
+
+
+def test_vllm_is_told_on_how_many_gpus_a_model_is_split(tmp_path: Path) -> None:
+    for number in (1, 2):
+        config = ModelConfig.parse({"backend": "vllm", "tensor_parallel": number})
+        assert _arguments(config, tmp_path, [])["tensor_parallel_size"] == number
+
+
+def test_ctranslate2_is_given_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Generator:
+        device, compute_type = "cpu", "float32"
+
+        def __init__(self, folder: str, **arguments: Any) -> None:
+            assert folder == str(tmp_path)
+            asked.append(arguments)
+
+    library = ModuleType("ctranslate2")
+    vars(library).update(Generator=Generator, get_supported_compute_types=lambda _device: {"float32"})
+    monkeypatch.setitem(sys.modules, "ctranslate2", library)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copyfile(EMBEDDED / name, tmp_path / name)
+    for name, text in {"model.bin": "", "vocabulary.json": '["a"]', "config.json": "{}"}.items():
+        (tmp_path / name).write_text(text)
+    options = {"tensor_parallel": True, "device_index": 1, "inter_threads": 2, "flash_attention": True}
+    settings = {"backend": "ctranslate2", "max_model_len": 64, "num_threads": 4}
+    load_ctranslate2(ModelConfig.parse(settings | {"backend_options": options}), tmp_path)
+    assert asked == [{"device": "cpu", "compute_type": "default", "intra_threads": 2, **options}]

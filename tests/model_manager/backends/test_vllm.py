@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from millrace.model_manager.client.engine_client import EngineClient
 from millrace.model_manager.store import resolve
-from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.scenarios import CAPITALS, PATIENCE, Case, Running, Scenarios, opened
 from tests.model_manager.backends.scenarios import running as both_engines
 from tests.model_manager.engine import adapters_made_here, random_checkpoints
+from tests.model_manager.store.checkpoints import EMBEDDED
+from tests.pipelines.job.job_processes import nothing_is_left
 
 pytestmark = pytest.mark.engines
 
@@ -115,3 +122,37 @@ def embedded(client: EngineClient, prompts: list[str], pooling: Any, normalize: 
         for n, each in enumerate(prompts)
     ]
     return np.stack([future.result(PATIENCE).vector for future in asked])
+
+
+def test_a_model_split_over_two_processes_answers_as_it_does_whole_over_a_death_that_leaves_none(
+    engine_python: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of vLLM's own processes, on a CPU; the embedded model's 3 KV heads cannot be halved."""
+    engine_python("vllm")
+    runtime, folder = tmp_path / "run", tmp_path / "model"
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(runtime))
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "hidden_size": 128}
+    sizes = random_checkpoints.common() | {"vocab_size": 1536, "max_position_embeddings": 512}
+    model = random_checkpoints.write(folder, LlamaConfig(**heads, **sizes))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(EMBEDDED / name, folder / name)
+    config = ModelConfig.parse(
+        {"backend": "vllm", **CASE.settings, "model": str(folder), "tensor_parallel": 2, "kv_cache_gib": 1.0}
+    )
+    with EngineClient.open(config, manager=ManagerConfig(linger=0.0), runtime=runtime) as client:
+        running = Running(CASE, client, client, runtime)
+        prompts = [client.tokenizer.encode(each) for each in CAPITALS[:4]]
+        begun = threading.Event()
+        asked = [
+            running.submit(ids, on_delta=lambda _: begun.set(), max_tokens=200, ignore_eos=True) for ids in prompts
+        ]
+        assert begun.wait(PATIENCE)
+        pid = running.engine_pid()
+        parts = [each for each in psutil.Process(pid).children(recursive=True) if each.name().startswith("VLLM")]
+        assert len(parts) == 2
+        os.kill(pid, signal.SIGKILL)
+        found = [future.result(PATIENCE) for future in asked]
+        assert any(each.setbacks for each in found)
+    wanted = [random_checkpoints.greedy(model, ids, 200) for ids in prompts]
+    assert sum(one.token_ids != other for one, other in zip(found, wanted, strict=True)) <= CASE.differ
+    nothing_is_left(runtime)

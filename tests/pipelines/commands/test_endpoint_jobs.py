@@ -11,6 +11,7 @@ import pytest
 from millrace.pipelines.cli import dispatch
 from tests.json_lines import write_rows
 from tests.model_manager.backends.stand_in_server import Behaviour, Servers, serving
+from tests.pipelines.commands.job_graphs import graphs_of
 
 Run = Callable[..., tuple[int, str]]
 
@@ -70,29 +71,50 @@ def test_a_key_goes_to_the_servers_of_its_own_job_alone(
 @pytest.mark.parametrize(
     "behaves", [lambda *_: None, lambda *_: (400, b"bad key sk-secret-1")], ids=["answers", "refuses"]
 )
-def test_a_key_is_in_nothing_that_ps_shows(
-    servers: Servers, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], behaves: Behaviour
+def test_a_key_is_in_nothing_that_a_job_shows_or_leaves(
+    servers: Servers,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    behaves: Behaviour,
 ) -> None:
+    """In ps, on stderr, in the job's graph, in logs, rows, dead letters, settings and the report's page."""
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
-    server = servers.start(behaves)
-    run(server.url, "--linger", "300", "--backend_options", "key_env=MY_KEY")
+    server, graphs = servers.start(behaves), graphs_of(monkeypatch)
+    flags = ["--linger", "300", "--log_level", "debug", "--backend_options", "key_env=MY_KEY"]
+    _, said = run(server.url, *flags)
+    assert "secret" not in said
     for flags in ([], ["--json"]):
         assert dispatch(["ps", *flags]) == 0
         shown = capsys.readouterr().out
         assert "manager" in shown
         assert '"m"' in shown or "model    m: " in shown
         assert "secret" not in shown
+    assert [b"MY_KEY" in each for each in graphs] == [True], "the graph names the key's variable"
+    assert b"secret" not in graphs[0]
+    left = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {Path("rt/manager.log"), Path("out.report.html"), Path(".millrace/out.settings.json")} <= left.keys()
+    assert [path for path, found in left.items() if b"secret" in found] == []
     assert server.seen, "it was asked, with the key"
 
 
-def test_a_key_that_is_withdrawn_in_mid_job_is_a_failed_job_in_one_sentence(
-    servers: Servers, run: Run, tmp_path: Path
+@pytest.mark.parametrize(
+    ("refuses", "why"),
+    [
+        (401, "it refuses a request without a key (the option key_env names its variable)"),
+        (403, "it refuses a request without a key (the option key_env names its variable)"),
+        (404, "check the options urls and dialect, and the model's name"),
+    ],
+)
+def test_a_server_that_refuses_all_rows_in_mid_job_is_a_failed_job_in_one_sentence(
+    servers: Servers, run: Run, tmp_path: Path, refuses: int, why: str
 ) -> None:
     def behaves(prompt: str, _tries: int) -> Any:
-        """The key is withdrawn once a row is written, which --resume has then."""
+        """The key or the model is withdrawn once a row is written, which --resume has then."""
         if prompt != "row 2":
             return None
-        return 401 if any(path.stat().st_size for path in tmp_path.glob("out.tmp/*/completions-*")) else BUSY
+        return refuses if any(path.stat().st_size for path in tmp_path.glob("out.tmp/*/completions-*")) else BUSY
 
     server = servers.start(behaves)
     status, shown = run(server.url)
@@ -100,7 +122,6 @@ def test_a_key_that_is_withdrawn_in_mid_job_is_a_failed_job_in_one_sentence(
     said = [line for line in shown.splitlines() if line.startswith("millrace: ")]
     assert len(said) == 1
     assert said[0].startswith(f"millrace: the job failed: {server.url}")
-    why = "answered 401: no row 2; it refuses a request without a key (the option key_env names its variable)"
-    assert why in said[0]
+    assert f"answered {refuses}: no row 2; {why}" in said[0]
     assert said[0].endswith(f"; --resume goes on from what is in {tmp_path}/out.tmp")
     assert "Traceback" not in shown

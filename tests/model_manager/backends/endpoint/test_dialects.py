@@ -13,7 +13,8 @@ from millrace.model_manager.backends.endpoint.dialects import Dialect, Garbled, 
 from millrace.model_manager.backends.endpoint.engine import dialect_of
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.errors import InvalidRequest, ModelUnsupported
-from millrace.model_manager.wire.request import FinishReason, Output, Request
+from millrace.model_manager.wire.logprobs import LEAST, Logprobs
+from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import parse
 from millrace.model_manager.wire.server_presets import PRESETS
@@ -50,7 +51,7 @@ def options_of(example: dict[str, Any]) -> dict[str, Any]:
 
 def answer_of(example: dict[str, Any]) -> ServerAnswer:
     """What is to be read."""
-    return ServerAnswer(**example["answer"] | {"finish_reason": FinishReason(example["answer"]["finish_reason"])})
+    return msgspec.convert(example["answer"], ServerAnswer)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -149,6 +150,62 @@ def test_a_model_that_has_no_input_for_most_tokens_refuses_another_number_of_the
     dialect.check(asked({"text": "a", "params": {}}))
     with pytest.raises(InvalidRequest, match="max_tokens: the model m has no input for it"):
         dialect.check(asked({"text": "a", "params": {"max_tokens": 5}}))
+
+
+WITHOUT_LOGPROBS: list[dict[str, Any]] = [
+    *({"dialect": name} for name in ("openai", "openai-completions", "tgi", "mii", "mii-chat", "mii-completions")),
+    {"preset": "vllm"},
+]
+
+
+@pytest.mark.parametrize("options", WITHOUT_LOGPROBS, ids=lambda options: next(iter(options.values())))
+def test_log_probabilities_are_refused_where_no_server_is_known_to_give_them_with_ids(options: dict[str, Any]) -> None:
+    dialect = spoken("m", options_of({"options": options} | options))
+    with pytest.raises(InvalidRequest, match=f"^logprobs=2: the dialect {dialect.name} does not take it"):
+        dialect.check(asked({"text": "a", "params": {"logprobs": 2}}))
+
+
+ENTRY = {"id": 7, "token": "a", "logprob": -0.5, "top_logprobs": [{"id": 7, "token": "a", "logprob": -0.5}]}
+OF_OPENAI = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+OF_VLLM = {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{"a": -0.5}], "text_offset": [0]}
+
+
+@pytest.mark.parametrize("given", [None, 3, {}, {"content": [OF_OPENAI]}, OF_VLLM, {"content": [ENTRY | {"id": -1}]}])
+def test_log_probabilities_without_token_ids_fail_their_row(given: Any) -> None:
+    dialect = spoken("m", {"dialect": "openai-completions", "extra_parameters": "logprobs"})
+    body = {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": given}]}
+    with pytest.raises(InvalidRequest, match=r"^logprobs=2: the server gives no token ids with them; llama-server"):
+        dialect.read(asked({"text": "a", "params": {"logprobs": 2}}), msgspec.json.encode(body), {})
+    dialect.read(asked({"text": "a", "params": {}}), msgspec.json.encode(body), {})
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[ENTRY | {"logprob": 0.5}], [ENTRY | {"top_logprobs": []}], [ENTRY] * 18, [ENTRY | {"token": "a" * 513}]],
+    ids=["above 0", "no likeliest", "too many", "too long"],
+)
+def test_log_probabilities_that_cannot_be_are_no_answer(entries: list[Any]) -> None:
+    body = {"content": "a", "stop": True, "stop_type": "eos", "completion_probabilities": entries}
+    dialect = spoken("m", {"dialect": "llama-completion"})
+    request = asked({"text": "a", "params": {"logprobs": 2, "max_tokens": 16}})
+    with pytest.raises(Garbled):
+        dialect.read(request, msgspec.json.encode(body), {})
+
+
+def test_a_token_of_no_probability_has_the_least_log_probability() -> None:
+    entry = ENTRY | {"id": 8, "logprob": None}
+    body = {"content": "a", "stop": True, "stop_type": "eos", "completion_probabilities": [ENTRY, entry]}
+    request = asked({"text": "a", "params": {"logprobs": 0}})
+    found = spoken("m", {"dialect": "llama-completion"}).read(request, msgspec.json.encode(body), {}).logprobs
+    assert found is not None
+    assert (found.logprobs, found.greedy, found.top_token_ids) == ([-0.5, LEAST], [True, False], [])
+
+
+def test_an_empty_answer_has_no_log_probabilities() -> None:
+    body = {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 1}
+    request = asked({"text": "a", "params": {"logprobs": 2}})
+    found = spoken("m", {"dialect": "llama-completion"}).read(request, msgspec.json.encode(body), {}).logprobs
+    assert found == Logprobs([], [])
 
 
 @pytest.mark.parametrize(

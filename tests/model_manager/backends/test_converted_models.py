@@ -1,0 +1,82 @@
+"""A model is converted once on a machine, whoever asks at the same time, and one that is kept is whole."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually
+
+CONVERT = """
+import sys
+from pathlib import Path
+from millrace.model_manager.backends.converted_models import converted_model
+from millrace.model_manager.wire.config import ModelConfig
+from tests.waiting import eventually
+
+notes, name, asks = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def make(place):
+    place.mkdir()
+    (place / "model.bin").write_text("half")
+    (notes / f"began-{name}").touch()
+    eventually(lambda: len([*notes.glob("asks-*")]) >= asks)
+    (place / "model.bin").write_text(f"whole, by {name}")
+
+(notes / f"asks-{name}").touch()
+print(converted_model(ModelConfig(model="some/model"), "format-1", make), flush=True)
+"""
+"""Converts a model, once so many processes ask for it, and prints where it is."""
+Convert = Callable[[str, int], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Convert:
+    """Starts a process that wants the conversion; the cache folder is the test's own."""
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def start(name: str, asks: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", CONVERT, str(tmp_path), name, str(asks)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def place_told(process: subprocess.Popen[str]) -> Path:
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return Path(told.strip())
+
+
+def began(folder: Path) -> list[str]:
+    return sorted(path.name.removeprefix("began-") for path in folder.glob("began-*"))
+
+
+def test_processes_that_ask_at_once_make_one_conversion_and_a_later_one_takes_it(
+    convert: Convert, tmp_path: Path
+) -> None:
+    processes = [convert(name, 4) for name in "abcd"]
+    (place,) = {place_told(each) for each in processes}
+    (maker,) = began(tmp_path)
+    kept = place / "model.bin"
+    assert kept.read_text() == f"whole, by {maker}"
+    before = (kept.stat().st_ino, kept.stat().st_mtime_ns)
+    assert place_told(convert("e", 1)) == place
+    assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == before
+    assert began(tmp_path) == [maker]
+
+
+def test_a_conversion_that_was_killed_is_made_again_from_the_beginning(convert: Convert, tmp_path: Path) -> None:
+    first = convert("a", 2)
+    eventually(lambda: began(tmp_path) == ["a"], "a conversion in its middle")
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    place = place_told(convert("b", 2))
+    assert [path.name for path in place.iterdir()] == ["model.bin"]
+    assert (place / "model.bin").read_text() == "whole, by b"
+    assert not place.with_name(f"{place.name}.unfinished").exists()
