@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -75,20 +76,32 @@ class Subject:
     """It generates tokens; else its answers are the prompts' own words."""
     port: int = 0
     """Where the server listens."""
+    shares: bool = False
+    """The server has files outside its folder, in shared memory say."""
     replaces_its_listener: bool = False
     """It starts another process at its port when that one is killed, so millrace need not start it again."""
+
+    def of_server(self, runtime: Path) -> list[psutil.Process]:
+        """The processes of the server that millrace has started."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child for each in engines(runtime) for child in each.children(recursive=True) if self.is_server]
+        return []
 
     def answerer(self, runtime: Path) -> psutil.Process | None:
         """The process that answers: the inference process, or the one that listens at the port of the server that it
         has started; None between two.
         """
         with contextlib.suppress(psutil.NoSuchProcess):
-            found = [psutil.Process(pid) for pid in engines_of(runtime)]
+            found = self.of_server(runtime) if self.is_server else engines(runtime)
             if self.is_server:
-                below = [child for engine in found for child in engine.children(recursive=True)]
-                found = [process for process in below if self.port in ports_of(process)]
+                found = [process for process in found if self.port in ports_of(process)]
             return min(found, key=psutil.Process.create_time, default=None)  # children may have inherited its socket
         return None
+
+
+def engines(runtime: Path) -> list[psutil.Process]:
+    """The inference processes."""
+    return [psutil.Process(pid) for pid in engines_of(runtime)]
 
 
 def ports_of(process: psutil.Process) -> set[int]:
@@ -134,6 +147,7 @@ def subject(
             is_server=True,
             has_model=name not in ("triton", "ray"),
             port=port,
+            shares=name == "triton",
             replaces_its_listener=name == "ray",
         )
     engine_python(name)
@@ -240,6 +254,18 @@ def finished(runtime: Path) -> list[int]:
     return [counted.finished for counted in status.jobs] if status else []
 
 
+def files_used(subject: Subject, runtime: Path) -> set[Path]:
+    """What the processes of a server use in /dev/shm, and where Triton runs its model from."""
+    found = set[Path]()
+    for process in subject.of_server(runtime):
+        with contextlib.suppress(OSError, psutil.Error):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            arguments = "\n".join(process.cmdline())
+            found |= {Path(each) for each in re.findall(r"/dev/shm/\S+$", maps, re.MULTILINE)}
+            found |= {Path(each) for each in re.findall(r"^/tmp/folder[^/\n]{6}(?=/)", arguments, re.MULTILINE)}
+    return found
+
+
 def restarts(runtime: Path) -> int:
     """How often the model's engine was started again."""
     status = status_of(runtime)
@@ -251,16 +277,20 @@ def test_rows_have_their_own_parameters_and_outlive_a_dead_and_a_hung_engine(
 ) -> None:
     with job(tmp_path / "out", ROWS, subject, "--hang_timeout=5") as process:
         with stopped_once(process, lambda: answering(subject, runtime, 10)) as first:
+            used = files_used(subject, runtime)
+            assert used or not subject.shares
             first.kill()
             more = sum(finished(runtime)) + 1
         with stopped_once(process, lambda: answering(subject, runtime, more, former=first)) as second:
             before = restarts(runtime)
             assert before >= 1 or subject.replaces_its_listener
+            used |= files_used(subject, runtime)
             second.suspend()
         with stopped_once(process, lambda: restarts(runtime) > before or None):
             pass
         complete(process, tmp_path / "out", ROWS, subject)
     assert not second.is_running()
+    assert not [path for path in used if path.exists()]
     nothing_at_all_is_left(runtime)
 
 
