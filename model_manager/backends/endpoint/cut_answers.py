@@ -5,7 +5,7 @@ Servers hold an answer to its constraint token by token, and end it at `max_toke
 
 from __future__ import annotations
 
-import msgspec
+import json
 
 from ...wire.constraint import Constraint
 from ...wire.errors import InvalidRequest, not_complete
@@ -29,22 +29,28 @@ def _is_whole(constraint: Constraint, text: str) -> bool:
     """Whether a text that the server held to the constraint may end where it does."""
     match constraint.kind:
         case "json" | "json_schema":
-            return _is_json(text)
+            return _is_whole_json(constraint, text)
         case "choice":
             return text in (constraint.choice or ())
         case _:
-            from ...grammars.compiling import check, is_output  # a library of grammars, which most jobs do without
-
-            try:
-                check(constraint)
-            except InvalidRequest:
-                return False
-            return is_output(constraint, text.encode())
+            return _may_end(constraint, text)
 
 
-def _is_json(text: str) -> bool:
+def _is_whole_json(constraint: Constraint, text: str) -> bool:
+    """All values but numbers show their end."""
     try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return False
-    return True
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not is_number or _may_end(constraint, text.strip())
+
+
+def _may_end(constraint: Constraint, text: str) -> bool:
+    from ...grammars.compiling import check, is_output  # a library of grammars, which most jobs do without
+
+    try:
+        check(constraint)
+    except InvalidRequest:
+        return False
+    return is_output(constraint, text.encode())

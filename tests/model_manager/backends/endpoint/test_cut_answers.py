@@ -38,6 +38,8 @@ def ended(servers: Servers, text: str, reason: str, constraint: Any, *, may_be_c
         ({"json": True}, '{"a": "'),
         ({"choice": ["left", "right"]}, "rig"),
         ({"regex": "[0-9]{4}"}, "123"),
+        ({"json_schema": {"enum": [10, 100, 1000]}}, "1"),
+        ({"json_schema": {"type": "integer", "minimum": 100}}, " 12"),
     ],
 )
 def test_half_an_answer_fails_its_row_or_says_that_it_is_cut(servers: Servers, constraint: Any, text: str) -> None:
@@ -55,6 +57,8 @@ def test_half_an_answer_fails_its_row_or_says_that_it_is_cut(servers: Servers, c
     ("constraint", "text", "reason"),
     [
         (SCHEMA, '{"a": 1}', "length"),
+        ({"json_schema": {"type": "array"}}, "[1e400]", "length"),
+        ({"json_schema": {"enum": [10, 100, 1000]}}, " 100", "length"),
         ({"choice": ["left", "right"]}, "right", "length"),
         ({"regex": "[0-9]{4}"}, "1234", "length"),
         (SCHEMA, "I can't say.", "stop"),
