@@ -15,7 +15,6 @@ from ...wire.decoding import json_decoder
 from ...wire.errors import InvalidRequest
 from ...wire.logprobs import LEAST, Logprobs, TokenLogprob, TopLogprob
 from ...wire.sampling import SamplingParams
-from .dialects import Garbled
 from .streams import TokenId
 
 NO_ENTRIES = msgspec.Raw(b"null")
@@ -28,7 +27,7 @@ _MOST = 0.001
 class _Candidate(msgspec.Struct):
     id: TokenId
     token: str
-    logprob: float | None = None
+    logprob: float | None
     """None stands for the logarithm of 0."""
 
     @property
@@ -48,7 +47,8 @@ def num_asked(params: SamplingParams) -> int:
 def logprobs_in(entries: msgspec.Raw, text: str, params: SamplingParams) -> Logprobs | None:
     """The log-probabilities of an answer with this text; None if they were not asked for.
 
-    Raises InvalidRequest if the server gives none with token ids, Garbled for numbers that cannot be.
+    Raises InvalidRequest if the server gives none with token ids, or numbers that cannot be: one more try would bring
+    the same.
     """
     if params.logprobs is None:
         return None
@@ -57,30 +57,35 @@ def logprobs_in(entries: msgspec.Raw, text: str, params: SamplingParams) -> Logp
     try:
         found = json_decoder(list[_Entry]).decode(entries)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidRequest(
-            f"logprobs={params.logprobs}: the server gives no token ids with them; llama-server does"
-        ) from None
-    _check(found, params)
+        raise _refused(params, "has no log-probabilities with token ids, as llama-server's have") from None
+    _check(found, text, params)
     return _joined(found, params.logprobs)
 
 
-def _check(entries: list[_Entry], params: SamplingParams) -> None:
+def _refused(params: SamplingParams, what: str) -> InvalidRequest:
+    return InvalidRequest(f"logprobs={params.logprobs}: the server's answer {what}")
+
+
+def _check(entries: list[_Entry], text: str, params: SamplingParams) -> None:
+    if not entries and any(map(str.isascii, text)):
+        raise _refused(params, "has a text and no log-probabilities")
     if len(entries) > params.max_tokens + 1:
-        raise Garbled("its answer has log-probabilities of more tokens than were asked for")
+        raise _refused(params, "has log-probabilities of more tokens than were asked for")
     for entry in entries:
         if not entry.top_logprobs:
-            raise Garbled("its answer has a log-probability without the likeliest token's")
+            raise _refused(params, "has a log-probability without the likeliest token's")
         for each in (entry, *entry.top_logprobs):
             if each.number > _MOST or len(each.token) > _LONGEST:
-                raise Garbled("its answer has a log-probability that no token has")
+                raise _refused(params, "has a log-probability that no token has")
 
 
 def _joined(entries: list[_Entry], count: int) -> Logprobs:
-    """With `count` alternatives to each token."""
-    tops = [entry.top_logprobs[:count] for entry in entries]
+    """With `count` alternatives to each token, the likeliest first."""
+    ordered = [sorted(entry.top_logprobs, key=lambda each: -each.number) for entry in entries]
+    tops = [top[:count] for top in ordered]
     return Logprobs(
         logprobs=[entry.number for entry in entries],
-        greedy=[entry.id == entry.top_logprobs[0].id for entry in entries],
+        greedy=[entry.id == top[0].id for entry, top in zip(entries, ordered, strict=True)],
         top_token_ids=[[each.id for each in top] for top in tops if top],
         top_logprobs=[[each.number for each in top] for top in tops if top],
         token_ids=[entry.id for entry in entries],

@@ -20,6 +20,7 @@ from ...wire.status import EngineStats
 from ...wire.timings import Setback, Timings
 from .balancer import Balancer
 from .connections import connections
+from .cut_answers import is_cut
 from .dialects import Dialect, ServerAnswer
 from .mailbox import Mailbox
 from .probing import probe
@@ -159,6 +160,7 @@ class EndpointRequests:
         self.mailbox.put(result)
 
     def _output(self, entry: _Entry, answer: ServerAnswer) -> Output:
+        """Count an answer, and make it a result; raises ConstraintNotMet for half a one."""
         now, waited = self._loop.time(), entry.request.waited
         self._prompt_tokens += answer.prompt_tokens
         self._cached_tokens += answer.cached_tokens
@@ -179,6 +181,7 @@ class EndpointRequests:
             setbacks=[Setback("sent_again", waited + at - entry.added) for at in answer.retried],
             text=answer.text,
             num_tokens=answer.num_tokens,
+            is_cut=is_cut(entry.request, answer),
         )
 
     def stats(self, steps: int, rss_mb: float) -> EngineStats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.config import cache_folder
 from tests.job_commands import job_command
+from tests.json_lines import rows_of
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.backends.real_servers import (
     PROGRAMS,
@@ -32,7 +34,7 @@ from tests.model_manager.backends.real_servers import (
 from tests.model_manager.backends.scenarios import PATIENCE
 from tests.pipelines.job.job_processes import all_at_once, engines_of, ids, nothing_is_left
 from tests.runtime_folders import status_of
-from tests.servers.processes import free_port
+from tests.servers.processes import free_port, listening
 from tests.waiting import eventually
 
 ROWS = 300
@@ -72,26 +74,44 @@ class Subject:
     is_server: bool = False
     has_model: bool = True
     """It generates tokens; else its answers are the prompts' own words."""
+    port: int = 0
+    """Where the server listens."""
+    shares: bool = False
+    """The server has files outside its folder, in shared memory say."""
+    replaces_its_listener: bool = False
+    """It starts another process at its port when that one is killed, so millrace need not start it again."""
 
-    def pid(self, runtime: Path) -> int | None:
-        """The process that answers: the inference process, or the server that it has started; None between two."""
+    def of_server(self, runtime: Path) -> list[psutil.Process]:
+        """The processes of the server that millrace has started."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            found = [psutil.Process(pid) for pid in engines_of(runtime)]
+            return [child for each in engines(runtime) for child in each.children(recursive=True) if self.is_server]
+        return []
+
+    def answerer(self, runtime: Path) -> psutil.Process | None:
+        """The process that answers: the inference process, or the one that listens at the port of the server that it
+        has started; None between two.
+        """
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = self.of_server(runtime) if self.is_server else engines(runtime)
             if self.is_server:
-                below = [child for engine in found for child in engine.children(recursive=True)]
-                found = [process for process in below if listens(process)]
-            return found[0].pid if found else None
+                found = [process for process in found if self.port in ports_of(process)]
+            return min(found, key=psutil.Process.create_time, default=None)  # children may have inherited its socket
         return None
 
 
-def listens(process: psutil.Process) -> bool:
-    """Whether it takes connections."""
+def engines(runtime: Path) -> list[psutil.Process]:
+    """The inference processes."""
+    return [psutil.Process(pid) for pid in engines_of(runtime)]
+
+
+def ports_of(process: psutil.Process) -> set[int]:
+    """Where it takes connections."""
     with contextlib.suppress(psutil.Error):
-        return any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
-    return False
+        return {port for _, port in listening(process.pid)}
+    return set()
 
 
-def server_flags(name: str, folder: Path) -> list[str]:
+def server_flags(name: str, folder: Path, port: int) -> list[str]:
     """A server that millrace starts."""
     match name:
         case "llama-server":
@@ -103,12 +123,11 @@ def server_flags(name: str, folder: Path) -> list[str]:
             words = [*python_of("pytriton"), str(PROGRAMS / "triton.py"), "{port}", str(free_port()), str(folder)]
             command, options = shlex.join(words), ["preset=triton", "health=/v2/models/m/ready"]
         case _:
-            port = free_port()
             model = str(serve_config(folder, port))
             command = f"{environment_of('ray').with_name('serve')} run {{model}}"
-            options = ["preset=ray", "dialect=openai-completions", f"port={port}", "served_model=m"]
+            options = ["preset=ray", "dialect=openai-completions", "served_model=m"]
     flags = ["--backend=server", f"--model={model}", "--max_num_seqs=8", f"--server_command={command}"]
-    return [*flags, "--backend_options", "hang_timeout=5", *options]
+    return [*flags, "--backend_options", "hang_timeout=5", f"port={port}", *options]
 
 
 @pytest.fixture(scope="module", params=[*FLAGS, *SERVERS])
@@ -122,7 +141,15 @@ def subject(
     folder = tmp_path_factory.mktemp("models")
     ends = ["--linger=0.5", "--orphan_grace=0.5"]
     if name in SERVERS:
-        return Subject([*ends, *server_flags(name, folder)], is_server=True, has_model=name not in ("triton", "ray"))
+        port = free_port()
+        return Subject(
+            [*ends, *server_flags(name, folder, port)],
+            is_server=True,
+            has_model=name not in ("triton", "ray"),
+            port=port,
+            shares=name == "triton",
+            replaces_its_listener=name == "ray",
+        )
     engine_python(name)
     model = [f"--model={write_gguf(folder / 'tiny-f32.gguf')}"] if name == "llama_cpp" else []
     return Subject([*ends, "--backend", name, *model, *FLAGS[name]])
@@ -132,7 +159,8 @@ def row(number: int, *, has_model: bool = True) -> dict[str, Any]:
     """Every row has a length of its own, every third is sampled, every fourth ends at a string if that comes."""
     fields: dict[str, Any] = {"id": f"p{number}", "prompt": f"What is {number} plus {number % 7}?"}
     if not has_model:
-        return fields | {"prompt": f"slow {fields['prompt']}", "max_tokens": 1 + number % 6}
+        fields |= {"prompt": f"slow {fields['prompt']}", "max_tokens": 1 + number % 6}
+        return fields | ({"stop": ["plus"]} if number % 4 == 0 else {})
     fields |= {"max_tokens": 12 + number % 36, "ignore_eos": True}
     if number % 3 == 0:
         fields |= {"temperature": 0.8, "top_p": 0.9}
@@ -162,16 +190,29 @@ def complete(process: subprocess.Popen[str], folder: Path, rows: int, subject: S
     assert process.returncode == 0, shown
     assert ids(folder) == sorted(f"p{number}" for number in range(rows))
     assert not list(folder.glob("*dead_letters*"))
-    for path in folder.glob("c-*.jsonl"):
-        for line in path.read_text().splitlines():
-            answer = json.loads(line)
-            asked = row(int(answer["id"][1:]), has_model=subject.has_model)
-            if not subject.has_model:
-                assert answer["text"] == counted(asked["prompt"], asked["max_tokens"]), answer
-            elif answer["finish_reason"] == "stop":
-                assert asked.get("stop"), answer
-            else:
-                assert answer["usage"]["completion_tokens"] == asked["max_tokens"], answer
+    ended_by_stop = 0
+    for answer in rows_of(folder, "c-*.jsonl"):
+        asked = row(int(answer["id"][1:]), has_model=subject.has_model)
+        stops = asked.get("stop", [])
+        assert not [stop for stop in stops if stop in answer["text"]], answer
+        if not subject.has_model:
+            expected = words_of(asked)
+            assert answer["text"] in (expected, expected.rstrip()), answer
+            ended_by_stop += expected != counted(asked["prompt"], asked["max_tokens"])
+        elif answer["finish_reason"] == "stop":
+            assert stops, answer
+            ended_by_stop += 1
+        else:
+            assert answer["usage"]["completion_tokens"] == asked["max_tokens"], answer
+    assert ended_by_stop
+
+
+def words_of(asked: dict[str, Any]) -> str:
+    """What a model answers that repeats words of the prompt."""
+    text = counted(asked["prompt"], asked["max_tokens"])
+    for stop in asked.get("stop", ()):
+        text = text.partition(stop)[0]
+    return text
 
 
 def nothing_at_all_is_left(runtime: Path) -> None:
@@ -199,10 +240,12 @@ def stopped_once(job: subprocess.Popen[str], reached: Callable[[], T | None]) ->
         job.send_signal(signal.SIGCONT)
 
 
-def answering(subject: Subject, runtime: Path, rows: int, former: int | None = None) -> int | None:
-    """The pid of a process that is not the former one, once so many rows are answered; None before."""
-    pid = subject.pid(runtime)
-    return pid if pid != former and sum(finished(runtime)) >= rows else None
+def answering(
+    subject: Subject, runtime: Path, rows: int, former: psutil.Process | None = None
+) -> psutil.Process | None:
+    """The process that answers, if it is not the former one, once so many rows are answered; None before."""
+    found = subject.answerer(runtime)
+    return found if found != former and sum(finished(runtime)) >= rows else None
 
 
 def finished(runtime: Path) -> list[int]:
@@ -211,17 +254,43 @@ def finished(runtime: Path) -> list[int]:
     return [counted.finished for counted in status.jobs] if status else []
 
 
+def files_used(subject: Subject, runtime: Path) -> set[Path]:
+    """What the processes of a server use in /dev/shm, and where Triton runs its model from."""
+    found = set[Path]()
+    for process in subject.of_server(runtime):
+        with contextlib.suppress(OSError, psutil.Error):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            arguments = "\n".join(process.cmdline())
+            found |= {Path(each) for each in re.findall(r"/dev/shm/\S+$", maps, re.MULTILINE)}
+            found |= {Path(each) for each in re.findall(r"^/tmp/folder[^/\n]{6}(?=/)", arguments, re.MULTILINE)}
+    return found
+
+
+def restarts(runtime: Path) -> int:
+    """How often the model's engine was started again."""
+    status = status_of(runtime)
+    return sum(model.restarts for model in status.models) if status else 0
+
+
 def test_rows_have_their_own_parameters_and_outlive_a_dead_and_a_hung_engine(
     runtime: Path, tmp_path: Path, subject: Subject
 ) -> None:
     with job(tmp_path / "out", ROWS, subject, "--hang_timeout=5") as process:
         with stopped_once(process, lambda: answering(subject, runtime, 10)) as first:
-            os.kill(first, signal.SIGKILL)
+            used = files_used(subject, runtime)
+            assert used or not subject.shares
+            first.kill()
             more = sum(finished(runtime)) + 1
         with stopped_once(process, lambda: answering(subject, runtime, more, former=first)) as second:
-            os.kill(second, signal.SIGSTOP)
+            before = restarts(runtime)
+            assert before >= 1 or subject.replaces_its_listener
+            used |= files_used(subject, runtime)
+            second.suspend()
+        with stopped_once(process, lambda: restarts(runtime) > before or None):
+            pass
         complete(process, tmp_path / "out", ROWS, subject)
-    assert not psutil.pid_exists(second)
+    assert not second.is_running()
+    assert not [path for path in used if path.exists()]
     nothing_at_all_is_left(runtime)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from millrace.model_manager.wire.errors import InvalidRequest
+from millrace.model_manager.wire.errors import ConstraintNotMet, InvalidRequest
 from millrace.model_manager.wire.request import FinishReason, Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, text
@@ -29,7 +30,7 @@ from tests.model_manager.backends.real_servers import (
     python_of,
     remote,
 )
-from tests.model_manager.backends.scenarios import CAPITALS, SUMS
+from tests.model_manager.backends.scenarios import CAPITALS, SCHEMA, SUMS
 from tests.model_manager.manager.machine import Machine, machine
 from tests.model_manager.store.checkpoints import EMBEDDED
 from tests.servers.processes import free_port
@@ -43,6 +44,8 @@ PROGRAM = str(PROGRAMS / "llama.py")
 DIFFER = 1
 """Most rows of 32 whose text may differ from ours: rounding decides between two tokens."""
 END = json.loads((EMBEDDED / "config.json").read_bytes())["eos_token_id"]
+STOPPED: dict[str, Any] = {"stop": ("la", "idr"), "max_tokens": 30, "logit_bias": {END: -100}}
+"""In the answer "Madridrid" the second one begins in one token and ends in the next."""
 
 
 @pytest.fixture(scope="module")
@@ -58,34 +61,80 @@ def opened(machine: Machine, model: Path, dialect: str) -> EngineClient:
     return machine.open(patient, MANAGER_COMMAND, model=str(model), backend="server", backend_options=options)
 
 
-def greedy(client: EngineClient, *, chats: bool) -> list[Output]:
-    """Answers of up to 1 to 24 tokens."""
+@dataclass(frozen=True)
+class Answers:
+    """Of one server, or of our engine."""
+
+    greedy: list[Output]
+    """Of up to 1 to 24 tokens."""
+    stopped: list[Output]
+    """Up to a stop string, if one comes."""
+
+
+def answers_of(client: EngineClient, *, chats: bool) -> Answers:
+    """All are asked for at once."""
+    limits = [SamplingParams(max_tokens=1 + index % 24) for index in range(len(CAPITALS + SUMS))]
+    pairs = [*zip(CAPITALS + SUMS, limits, strict=True), *((each, SamplingParams(**STOPPED)) for each in CAPITALS)]
     futures = []
-    for index, prompt in enumerate(CAPITALS + SUMS):
+    for number, (prompt, params) in enumerate(pairs):
         said: Any = [{"role": "user", "content": prompt}] if chats else prompt
-        name = f"{prompt}{' as a chat' * chats}"
-        futures.append(client.submit(said, SamplingParams(max_tokens=1 + index % 24), request_id=name))
-    return [future.result(PATIENCE) for future in futures]
+        futures.append(client.submit(said, params, request_id=f"{number}{' as a chat' * chats}"))
+    found = [future.result(PATIENCE) for future in futures]
+    return Answers(found[: len(limits)], found[len(limits) :])
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[Output]]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Answers]:
     """Our engine's answers, by whether they are chats'."""
     config = ModelConfig(model=EMBEDDED_MODEL, dtype="float32", num_threads=1)
     runtime = tmp_path_factory.mktemp("ours") / "run"
     with EngineClient.open(config, manager=ManagerConfig(linger=0), runtime=runtime, chat=False) as ours:
-        return {chats: greedy(ours, chats=chats) for chats in (False, True)}
+        return {chats: answers_of(ours, chats=chats) for chats in (False, True)}
+
+
+def expect_as_stopped(found: list[Output], expected: list[Output]) -> None:
+    """Texts end before the stop string, and some do."""
+    assert [(each.text, each.finish_reason) for each in found] == [(each.text, each.finish_reason) for each in expected]
+    assert not [each.text for each in found if any(stop in each.text for stop in STOPPED["stop"])]
+    assert {each.stop_reason for each in expected} >= {*STOPPED["stop"]}, "no answer came to it"
+
+
+def expect_constraints(client: EngineClient, dialect: str) -> None:
+    """Those that the dialect names are held, others are refused."""
+
+    def answer(**params: Any) -> Any:
+        asked = SamplingParams.parse({"max_tokens": 80, "temperature": 1.0, "seed": 5} | params)
+        return json.loads(client.submit(CAPITALS[0], asked, request_id=str(params)).result(PATIENCE).text)
+
+    schema: dict[str, Any] = {"constraint": {"json_schema": SCHEMA}}
+    takes = "json, json_schema" if dialect == "openai" else "no constraint"
+    with pytest.raises(InvalidRequest, match=f"constraint: the dialect {dialect} takes {takes}, got regex"):
+        answer(constraint={"regex": "[0-9]+"})
+    if dialect != "openai":
+        with pytest.raises(InvalidRequest, match=f"constraint: the dialect {dialect} takes {takes}, got json_schema"):
+            answer(**schema)
+        return
+    for seed in range(4):
+        found = answer(**schema, seed=seed)
+        assert found.keys() == {"n", "ok"}
+        assert (type(found["n"]), type(found["ok"])) == (int, bool)
+        assert 0 <= found["n"] <= 99
+    assert isinstance(answer(constraint={"json": True}), dict)
+    with pytest.raises(ConstraintNotMet, match="the output is not complete after 3 tokens, and max_tokens=3 allows no"):
+        answer(**schema, max_tokens=3)
 
 
 @pytest.mark.parametrize("dialect", ["openai", "openai-completions", "llama-completion"])
 def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_parameters(
-    family: Family, machine: Machine, model: Path, expected: dict[bool, list[Output]], dialect: str
+    family: Family, machine: Machine, model: Path, expected: dict[bool, Answers], dialect: str
 ) -> None:
     chats = dialect == "openai"
     client = opened(machine, model, dialect)
-    found = greedy(client, chats=chats)
-    assert sum(one.text != other.text for one, other in zip(found, expected[chats], strict=True)) <= DIFFER
-    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in expected[chats]]
+    ours, theirs = expected[chats], answers_of(client, chats=chats)
+    expect_as_stopped(theirs.stopped, ours.stopped)
+    found = theirs.greedy
+    assert sum(one.text != other.text for one, other in zip(found, ours.greedy, strict=True)) <= DIFFER
+    assert [each.prompt_tokens for each in found] == [each.prompt_tokens for each in ours.greedy]
     assert all(each.num_generated <= 1 + index % 24 for index, each in enumerate(found))
 
     hot: dict[str, Any] = {"temperature": 20.0, "seed": 3, "max_tokens": 12, "logit_bias": {END: -100}}
@@ -106,6 +155,7 @@ def test_greedy_answers_are_those_of_our_engine_and_rows_have_their_own_paramete
         client.submit(CAPITALS[0], SamplingParams(min_tokens=2), request_id="lacks").result(PATIENCE)
     with pytest.raises(InvalidRequest, match=r"answered 400: request \(\d+ tokens\) exceeds the available context"):
         client.submit("word " * 3000, SamplingParams(), request_id="long").result(PATIENCE)
+    expect_constraints(client, dialect)
     client.close()
     eventually(lambda: not family.left(), "the end of the server")
 

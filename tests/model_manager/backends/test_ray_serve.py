@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, refusal, text
 from tests.model_manager.backends.real_servers import (
@@ -65,6 +66,7 @@ def test_a_replica_that_is_killed_in_mid_job_costs_no_row_and_a_cluster_that_is_
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     options: dict[str, Any] = {"dialect": "openai-completions"}
+    long = "word " * 65
     with remote([serve, "run", serve_config(tmp_path, port)], f"{url}/-/healthz", tmp_path / "log"):
         eventually(lambda: len(replicas(tmp_path)) == 2, "two replicas")
         with engine_for(url, **options) as engine:
@@ -74,12 +76,18 @@ def test_a_replica_that_is_killed_in_mid_job_costs_no_row_and_a_cluster_that_is_
             engine.add(asked("hot", temperature=3.0))
             with pytest.raises(InvalidRequest, match="top_k=4: the dialect openai-completions does not take it"):
                 engine.add(asked("refused here", top_k=4))
+            with pytest.raises(InvalidRequest, match="constraint: the dialect openai-completions takes no constraint"):
+                engine.add(asked("typed", constraint=Constraint(json=True)))
+            engine.add(asked("seeded", seed=2**40 + 1))
+            engine.add(asked(long))
             assert kill_a_replica(tmp_path) > 0
             found = drained(engine)
         assert refusal(found.pop("hot")) == ("InvalidRequest", f"{url} answered 400: temperature: takes 0 to 2")
         assert text(found.pop("one stop here")) == "one"
+        assert text(found.pop("seeded")) == "seeded seed=1099511627777"
+        assert refusal(found.pop(long)) == ("InvalidRequest", f"{url} answered 400: maximum context length is 64 words")
         assert {key: text(each) for key, each in found.items()} == {key: counted(key, n) for key, n in HELD.items()}
-        assert sum(replicas(tmp_path).values()) > len(HELD) + 1  # rows of the replica were sent again
+        assert sum(replicas(tmp_path).values()) > len(HELD) + 2  # rows of the replica were sent again
         with engine_for(url, down_timeout=1, **options) as engine:
             family.kill()
             engine.add(asked("in vain"))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import InvalidRequest, ModelError
 from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, refusal, text
 from tests.model_manager.backends.real_servers import (
@@ -105,6 +106,11 @@ def test_rows_with_parameters_of_their_own_are_answered(triton: Triton) -> None:
             engine.add(asked("two stops", stop=("a", "b")))
             with pytest.raises(InvalidRequest, match=f"top_k=4: the dialect {dialect} with the inputs of m"):
                 engine.add(asked("refused here", top_k=4))
+            with pytest.raises(
+                InvalidRequest,
+                match=f"constraint: the dialect {dialect} with the inputs of m takes no constraint, got json",
+            ):
+                engine.add(asked("typed", constraint=Constraint(json=True)))
             found = drained(engine)
         kind, message = refusal(found.pop("two stops"))
         status = "INVALID_ARGUMENT" if scheme == "grpc" else 400

@@ -166,30 +166,60 @@ def test_log_probabilities_are_refused_where_no_server_is_known_to_give_them_wit
 
 
 ENTRY = {"id": 7, "token": "a", "logprob": -0.5, "top_logprobs": [{"id": 7, "token": "a", "logprob": -0.5}]}
+WITHOUT_NUMBER = {name: value for name, value in ENTRY.items() if name != "logprob"}
 OF_OPENAI = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 OF_VLLM = {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{"a": -0.5}], "text_offset": [0]}
 
 
-@pytest.mark.parametrize("given", [None, 3, {}, {"content": [OF_OPENAI]}, OF_VLLM, {"content": [ENTRY | {"id": -1}]}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(None, 3, {}, {"content": [OF_OPENAI]}, OF_VLLM),
+        *({"content": [ENTRY | {"id": -1}]}, {"content": [WITHOUT_NUMBER]}),
+    ],
+)
 def test_log_probabilities_without_token_ids_fail_their_row(given: Any) -> None:
     dialect = spoken("m", {"dialect": "openai-completions", "extra_parameters": "logprobs"})
     body = {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": given}]}
-    with pytest.raises(InvalidRequest, match=r"^logprobs=2: the server gives no token ids with them; llama-server"):
+    with pytest.raises(InvalidRequest, match=r"^logprobs=2: the server's answer has no log-probabilities with"):
         dialect.read(asked({"text": "a", "params": {"logprobs": 2}}), msgspec.json.encode(body), {})
     dialect.read(asked({"text": "a", "params": {}}), msgspec.json.encode(body), {})
 
 
 @pytest.mark.parametrize(
     "entries",
-    [[ENTRY | {"logprob": 0.5}], [ENTRY | {"top_logprobs": []}], [ENTRY] * 18, [ENTRY | {"token": "a" * 513}]],
-    ids=["above 0", "no likeliest", "too many", "too long"],
+    [[ENTRY | {"logprob": 0.5}], [ENTRY | {"top_logprobs": []}], [ENTRY] * 18, [ENTRY | {"token": "a" * 513}], []],
+    ids=["above 0", "no likeliest", "too many", "too long", "none"],
 )
-def test_log_probabilities_that_cannot_be_are_no_answer(entries: list[Any]) -> None:
+def test_log_probabilities_that_cannot_be_fail_their_row(entries: list[Any]) -> None:
+    """Another try would bring the same."""
     body = {"content": "a", "stop": True, "stop_type": "eos", "completion_probabilities": entries}
     dialect = spoken("m", {"dialect": "llama-completion"})
     request = asked({"text": "a", "params": {"logprobs": 2, "max_tokens": 16}})
-    with pytest.raises(Garbled):
+    with pytest.raises(InvalidRequest, match=r"^logprobs=2: the server's answer has (a|log-)"):
         dialect.read(request, msgspec.json.encode(body), {})
+
+
+def test_alternatives_in_any_order_are_told_with_the_likeliest_first() -> None:
+    tops = [{"id": 8, "token": "b", "logprob": -2.0}, {"id": 7, "token": "a", "logprob": -0.5}]
+    body = {
+        "content": "a",
+        "stop": True,
+        "stop_type": "eos",
+        "completion_probabilities": [ENTRY | {"top_logprobs": tops}],
+    }
+    request = asked({"text": "a", "params": {"logprobs": 1}})
+    found = spoken("m", {"dialect": "llama-completion"}).read(request, msgspec.json.encode(body), {}).logprobs
+    assert found is not None
+    assert (found.top_token_ids, found.top_logprobs, found.greedy) == ([[7]], [[-0.5]], [True])
+
+
+def test_a_text_of_parts_of_characters_alone_has_no_log_probabilities() -> None:
+    body = {"content": "\u4e2d", "stop": True, "stop_type": "eos", "completion_probabilities": []}
+    request = asked({"text": "a", "params": {"logprobs": 1}})
+    found = spoken("m", {"dialect": "llama-completion"}).read(request, msgspec.json.encode(body), {}).logprobs
+    assert found is not None
+    assert found.logprobs == []
 
 
 def test_a_token_of_no_probability_has_the_least_log_probability() -> None:

@@ -76,6 +76,25 @@ def test_work_is_balanced(servers: Servers) -> None:
     assert all(server.most_in_flight <= 3 for server in both)
 
 
+def test_short_rows_go_around_a_server_that_holds_a_huge_one(servers: Servers) -> None:
+    """Taking turns would give it half of them, and it has connections for all."""
+    both = [servers.start(lambda prompt, _tries: "wait" if prompt == "huge" else None) for _ in range(2)]
+    with engine_for(*(server.url for server in both)) as engine:
+        engine.add(asked("huge", max_tokens=100_000))
+        while not (busy := [server for server in both if server.in_flight]):
+            engine.step()
+        prompts = [f"row {index}" for index in range(40)]
+        for prompt in prompts:
+            engine.add(asked(prompt, max_tokens=8))
+        found: dict[str, Output | Failure] = {}
+        while len(found) < len(prompts):
+            found |= {each.request_id: each for each in ended(engine.step())}
+        servers.set(busy[0])
+        assert text(drained(engine)["huge"]) == "<huge>"
+    assert {key: text(each) for key, each in found.items()} == {prompt: text_for(prompt) for prompt in prompts}
+    assert [len(server.seen) for server in both if server is not busy[0]] == [len(prompts)]
+
+
 @pytest.mark.parametrize("dialect", ["triton", "kserve"])
 def test_a_model_that_was_there_is_waited_for(servers: Servers, dialect: str) -> None:
     server = servers.start(lambda _prompt, tries: 404 if tries <= 3 else None)
