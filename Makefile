@@ -25,6 +25,7 @@
 #   make audit   known vulnerabilities in the pinned packages, as pypi.org and pip-audit know them; fails where it cannot ask
 #   make figures the benchmarks, their plots and tables: hours, on a machine that does nothing else. Interrupted, it
 #                goes on where it was; SINCE=2026-11-21 says from which day on kept figures are good, today by default
+#   make clean   removes what these made: .venv, out, build and *.egg-info
 
 # The tests start hundreds of processes: without stored bytecode each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,7 +40,7 @@ SELDOM := /(tests?|cloud|genai|agentplatform|vertexai|sympy|networkx|models|debu
 
 # Tests of a file, or of a runner, stay in one process and begin in the order that tests/conftest.py says. Tests on other
 # runners wait more than they compute, so six of them share two cores.
-WORKERS ?= 4
+WORKERS ?= 3
 RUNNER_WORKERS ?= 6
 PYTEST := $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 

@@ -19,13 +19,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import MillraceError
 
-from .batches.routes import batch_routes
+from .batches.batch_routes import batch_routes
 from .batches.served_batches import BatchRunner
+from .files.file_routes import file_routes
 from .files.owners import check_folder
-from .files.routes import file_routes
 from .files.space import Space
 from .http.browsers import BrowserCheck
-from .http.errors import NOT_FOUND, HttpError, http_error, internal
+from .http.http_errors import NOT_FOUND, HttpError, http_error, internal
 from .http.keys import KeyCheck, read_keys
 from .openai.bodies import Body, DetokenizeBody, TokenizeBody
 from .openai.chat import chat
@@ -37,7 +37,7 @@ from .openapi import docs_page, openapi
 from .requests.service import Service
 from .responses.route import response_routes
 from .settings import ServeConfig
-from .tgi.routes import tgi_routes
+from .tgi.tgi_routes import tgi_routes
 from .window.feed import Feed
 from .window.page import PATHS, page_routes
 

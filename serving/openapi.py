@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from .batches.routes import BatchBody
+from .batches.batch_routes import BatchBody
 from .openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from .responses.conversation import ResponsesBody
 from .schemas import UPLOAD, ref, schemas
-from .tgi.bodies import GenerateBody
+from .tgi.generate_body import GenerateBody
 
 _BODIES: dict[str, tuple[type[msgspec.Struct], str]] = {
     "/v1/completions": (CompletionBody, "Complete prompts."),

@@ -11,9 +11,9 @@ from millrace.model_manager.wire.field_docs import field_docs
 from millrace.model_manager.wire.openai_parameters import RIDE_ALONG, BesideSampling
 from millrace.model_manager.wire.sampling import SamplingParams, range_of
 
+from .batches.batch_routes import BatchBody
 from .batches.record import LEFT_OUT, Batch, Counts, Problem
-from .batches.routes import BatchBody
-from .files.store import StoredFile
+from .files.file_store import StoredFile
 from .openai.bodies import (
     Body,
     ChatBody,
@@ -27,7 +27,7 @@ from .openai.bodies import (
 from .openai.completions import MAX_TOKENS
 from .openai.parameters import TEMPERATURE
 from .responses.conversation import REFUSED, ResponsesBody
-from .tgi.bodies import GenerateBody, GenerateParameters, GrammarType
+from .tgi.generate_body import GenerateBody, GenerateParameters, GrammarType
 
 BODIES = (
     CompletionBody,

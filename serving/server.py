@@ -18,7 +18,7 @@ from millrace.model_manager.client.engine_client import EngineClient
 
 from .app import make_app
 from .batches.served_batches import BatchRunner
-from .http.connections import allow_connections
+from .http.http_connection import allow_connections
 from .http.listen_addresses import listening, url
 from .http.observers import Observer
 from .http.tls_files import check_tls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,6 +18,9 @@ from ..wire.transport import peer_pid_uid
 from .observing import ask
 
 _END_WITHIN = 15.0
+
+ReadStatus = Callable[[], Status | None]
+"""What the manager does; None if there is none: `read_status` with a manager's place."""
 
 
 def read_status(manager: ManagerPlace | Path | None = None) -> Status | None:

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from ..grammars.counts import GrammarCounts
+from ..grammars.grammar_counts import GrammarCounts
 
 _WINDOW = 5.0
 _SLICE = 0.1

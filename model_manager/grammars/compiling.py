@@ -24,10 +24,10 @@ from ..wire.errors import InvalidRequest, ModelUnsupported
 from . import refusals
 from .closing import Closing
 from .compilations import LONGEST, Compilations
-from .counts import GrammarCounts
 from .endings import Endings
 from .grammar import Grammar
 from .grammar_cache import MOST_KEPT_BYTES, GrammarCache, estimated_bytes, refusal_bytes
+from .grammar_counts import GrammarCounts
 from .lark import ascii_classes, prepared_lark
 from .llguidance_schemas import OPTIONS, prepared
 from .must_come import longest_of, too_long

@@ -42,7 +42,7 @@ _LEAKS = ("nanobind: ", " - leaked ", " - ... skipped", "See https://nanobind.")
 """How lines begin that nanobind prints about leaked objects, after the error that ended the process."""
 
 EngineReport = EngineReady | EngineFailed | StepReport | Heartbeat
-"""The messages of an engine that are handed on: all but heartbeats."""
+"""The messages of an engine that are handed on: all but heartbeats without warnings."""
 
 
 @dataclass(frozen=True)

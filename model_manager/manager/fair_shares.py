@@ -1,9 +1,9 @@
 """Whose request goes to an engine next, where several jobs wait for one model. Knows jobs and tokens, no client.
 
-The next request is of the job that has had the fewest tokens for its weight: virtual counters of tokens (Y. Sheng et
-al., Fairness in Serving Large Language Models, OSDI 2024), with weights. A request counts with the most tokens that it
-may take when an engine gets it, and with those that it took when the engine has ended it. A job of which no request
-waits gets nothing for that time: with its next request its counter rises to the lowest of the jobs that wait, or, if
+The next request comes from the job that has had the fewest tokens for its weight: virtual counters of tokens (Y. Sheng
+et al., Fairness in Serving Large Language Models, OSDI 2024), with weights. A request counts with the most tokens that
+it may take when an engine gets it, and with the tokens that it took when the engine has ended it. A job without waiting
+requests gains nothing in that time: with its next request its counter rises to the lowest of the jobs that wait, or, if
 none does, to the counter of the request that was handed over last.
 
 While two jobs have requests waiting, what they get, divided by their weights, differs by no more than 2 H / w: H is the

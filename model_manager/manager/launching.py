@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..store.environments import engine_environment, engine_python
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig, cache_folder
-from .fork_server import ForkedProcess, ForkServer, socket_pair
+from .fork_server_client import ForkedProcess, ForkServer, socket_pair
 from .fork_server_process import ForkServerProcess
 
 ENGINE_MODULE = "millrace.model_manager.engine.process"

@@ -6,12 +6,12 @@ does, or how it is loaded and unloaded: `decide` is shown the loaded models, and
 A model that wants to be loaded is admitted if it fits with the smallest KV cache worth having. Else the models without
 work go, the least recently used first. If that is not enough, models with work get a turn (`_TURN`, or longer if they
 take long to load) and then drain: they finish the requests that they have, and come back behind the models that waited.
-Nobody overtakes in a place, however small, with one exception: a model that a client is opening goes before those that
-are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile; the requests of
-the others queue, and each load then serves more of them.
+Nobody overtakes in a place, however small, with one exception: a model that a client is opening goes before models
+that are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile. Requests to
+the other models queue, and each load then serves more of them.
 
-A turn is longer, by as much as a model's jobs weigh more than those of the model with the smallest share
-(`ModelUse.share`) of all that work or wait for one of its places, but at most _LONGEST times as long.
+A turn is longer, by as much as a model's jobs weigh more than the jobs of the model with the smallest
+share (`ModelUse.share`) among all models that work or wait for one of its places, but at most _LONGEST times as long.
 
 What keeps models from thrashing: a loaded model stays until it has served a request, or nobody has sent one for
 `_CLAIM` seconds; a model without work for less than `_QUIET` counts as working.

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, engine_command: Sequence[str] |
     if _FORKS_SOON in given:
         given.remove(_FORKS_SOON)
         fork_server = _fork_server() if engine_command is None else None
-    from .run import run
+    from .lifetime import run
 
     run(given, engine_command, fork_server)
 

@@ -24,7 +24,7 @@ class Listener(Protocol):
     """Receives the messages and deaths of engines."""
 
     def engine_said(self, name: EngineName, message: EngineReport) -> None:
-        """An engine sent a message that is not a heartbeat."""
+        """An engine sent a message; heartbeats without warnings are left out."""
 
     def engine_died(self, name: EngineName, reason: str, *, load_failed: bool) -> None:
         """The engine ended without being asked to, and its process is gone.

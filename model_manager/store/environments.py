@@ -255,8 +255,8 @@ def _install(backend: Backend, pins: Pins, place: Path) -> None:
         raise ModelLoadFailed(f"the environment of the back end {backend.name} is made by uv: pip install uv")
     if uv is None:
         log.warning(
-            "pip makes the environment of %s, with the newest versions of what its packages depend on; with uv (pip"
-            " install uv) they are of before %s",
+            "pip makes the environment of %s, with the newest versions of what its packages depend on; uv (pip install"
+            " uv) would take the versions published before %s",
             *(backend.name, AS_OF),
         )
     overrides = place / "overrides.txt"

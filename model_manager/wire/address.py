@@ -26,25 +26,29 @@ def parse_address(text: str, name: str) -> Path | TcpAddress:
     """A runtime folder (`unix:FOLDER`) or a TCP address; raises ConfigError, which names the setting `name`."""
     if text.startswith(_UNIX) and text != _UNIX:
         return Path(text.removeprefix(_UNIX))
-    found = _tcp_address(text)
-    if found is None or text.lower() != str(found).lower():
+    if (found := _tcp_address(text)) is None:
         raise ConfigError(f"{name}={text!r}: takes unix:FOLDER or tcp://HOST:PORT")
     return found
 
 
 def listen_address(text: str) -> TcpAddress:
     """What `--listen` of a manager says; raises ConfigError."""
-    address = parse_address(text, "--listen")
-    if not isinstance(address, TcpAddress):
-        raise ConfigError(f"--listen {text}: takes tcp://HOST:PORT; in a folder, jobs start their own manager")
-    return address
+    if text.startswith(_UNIX):
+        raise ConfigError(f"listen={text!r}: takes tcp://HOST:PORT; in a folder, jobs start their own manager")
+    if (found := _tcp_address(text)) is None:
+        raise ConfigError(f"listen={text!r}: takes tcp://HOST:PORT")
+    return found
 
 
 def _tcp_address(text: str) -> TcpAddress | None:
+    """None for a text with anything more, such as a path or a user."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")  # as the resolver does, which says no more than UnicodeError
     except ValueError:
         return None
-    return TcpAddress(host, port) if parts.scheme == "tcp" and host and port is not None else None
+    if parts.scheme != "tcp" or not host or port is None:
+        return None
+    found = TcpAddress(host, port)
+    return found if text.lower() == str(found).lower() else None

@@ -76,7 +76,7 @@ def check_key(key_file: Path) -> None:
         with key_file.open("rb"):
             pass
     except OSError as error:
-        raise ConfigError(_told(key_file, f"cannot be read: {error.strerror}")) from None
+        raise ConfigError(_told(key_file, f"cannot be read: {error.strerror}; takes the manager's key")) from None
     # Kubernetes gives a secret's files to root and the pod's group, so another owner's file may be the group's.
     others = 0o077 if found.st_uid == os.geteuid() else 0o007
     if found.st_mode & others:
@@ -90,7 +90,9 @@ def make_key(key_file: Path) -> None:
     try:
         written = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"--make_key {key_file}: cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"--make_key {key_file}: cannot be written: {error.strerror}; takes the path of a new file"
+        ) from None
     with os.fdopen(written, "wb") as file:
         file.write(content)
 

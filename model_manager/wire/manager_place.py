@@ -40,6 +40,6 @@ def key_file(settings: ManagerConfig, address: str) -> Path:
     found = settings.manager_key_file or os.environ.get(KEY_VARIABLE, "")
     if not found:
         raise ConfigError(
-            f"manager={address!r}: takes the file of its key too: --manager_key_file PATH, or {KEY_VARIABLE}"
+            f"manager={address!r}: needs the file of its key: --manager_key_file PATH, or the variable {KEY_VARIABLE}"
         )
     return Path(found)

@@ -56,7 +56,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any] | N
 
 
 def _token(token: TopLogprob) -> dict[str, Any]:
-    """A token with the bytes of its text in UTF-8, which those of a part of a character are not."""
+    """A token with the bytes of its text in UTF-8; None instead of bytes if it is a part of a character."""
     is_text = PART_OF_CHARACTER not in token.token
     return {
         "token": token.token,

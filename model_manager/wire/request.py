@@ -121,7 +121,10 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a request, the same from the engine to whoever asked; the client adds the last four fields."""
+    """The answer to a request, the same from the engine to whoever asked.
+
+    The client adds `text`, `closed_at`, `latency` and `choices`, and the texts of tokens in log-probabilities.
+    """
 
     request_id: str
     token_ids: list[int]

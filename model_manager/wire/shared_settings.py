@@ -29,7 +29,10 @@ class UnmetSetting(msgspec.Struct, frozen=True):
 
 
 def unmet_settings(asked: Settings, in_force: Settings) -> list[UnmetSetting]:
-    """Those that differ, of a model's outside its key. One that is asked for at its default counts as not asked for."""
+    """The settings that differ; of a model only settings that are not part of its key.
+
+    A setting that is asked for at its default counts as not asked for.
+    """
     of_manager = [name for name in ManagerConfig.__struct_fields__ if name not in (*PLACE_SETTINGS, *OWN_SETTINGS)]
     names = SHARED_SETTINGS if isinstance(asked, ModelConfig) else of_manager
     default, unmet = type(asked)(), []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from millrace.model_manager.client.adapter_lookup import Adapters
 from millrace.model_manager.client.remote import remote_adapters
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.manager_place import ManagerPlace
@@ -15,13 +16,27 @@ from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.tcp import TcpManager
 from millrace.serving.settings import ServeConfig
 
-from ..flags.backend import check_engine_flags
+from ..flags.backend import check_engine_flags, read_backend
 
 
 def allow_adapters(flags: argparse.Namespace, settings: ServeConfig) -> None:
-    """Make --max_loras their number where it is not given: jobs of batches get it too, and so share the engine."""
+    """Make --max_loras their number where it is not given: jobs of batches get it too, and so share the engine.
+
+    Raises ConfigError for an engine without adapters.
+    """
     if settings.adapters and flags.max_loras is None:
         flags.max_loras = len(settings.adapters)
+        _check_backend(read_backend(flags).get("backend", ModelConfig().backend), settings.adapters)
+
+
+def _check_backend(name: str, adapters: Sequence[str]) -> None:
+    """As for --max_loras, which was not given, so --adapters are named in its place."""
+    try:
+        if backend := BACKENDS.get(name):
+            backend.check_setting("max_loras", len(adapters))
+    except ConfigError as error:
+        why = str(error).partition(": ")[2]
+        raise ConfigError(f"--adapters {' '.join(adapters)}: {why}") from None
 
 
 def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) -> dict[str, str]:
@@ -37,7 +52,7 @@ def adapters_of(settings: ServeConfig, model: ModelConfig, place: ManagerPlace) 
         raise ConfigError(f"--adapters {served}={found[served]}: takes another name; the served model is {served}")
     if len(found) > model.max_loras:
         raise ConfigError(
-            f"--max_loras {model.max_loras}: takes {len(found)} or more, the number of --adapters, as by default"
+            f"--max_loras {model.max_loras}: takes {len(found)} or more, the number of --adapters, which is the default"
         )
     if found:
         check_engine_flags(model, "generate", SamplingParams(adapter=next(iter(found.values()))))

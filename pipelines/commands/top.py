@@ -21,9 +21,9 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 from millrace.model_manager.wire.extras import check_serve_extra
-from millrace.serving.metrics.snapshot import ReadStatus, snapshot
+from millrace.serving.metrics.snapshot import snapshot
 from millrace.serving.settings import TopConfig
 from millrace.serving.window.figures import Figures, figures
 from millrace.serving.window.history import History
@@ -89,7 +89,7 @@ def _look(history: History, read: ReadStatus) -> Figures:
 
 def _serve(settings: TopConfig, read: ReadStatus) -> None:
     check_serve_extra("top --web")
-    from millrace.serving.window.server import serve_page
+    from millrace.serving.window.page_server import serve_page
 
     serve_page(settings.port, lambda url: print(f"what runs on this machine at {url}", flush=True), read)
 

@@ -17,7 +17,8 @@ def check_engine_of_image(model: ModelConfig, beam: PipelineOptions) -> None:
     if backend.packages and not image:
         raise ConfigError(
             f"--backend {backend.name}: --sdk_container_image is missing, and Beam's own image has no environment for"
-            f" this engine: build one from deploy/dataflow/Dockerfile with --build-arg ENGINE={backend.name}"
+            f" this engine: build one from deploy/dataflow/Dockerfile in millrace's repository, with --build-arg"
+            f" ENGINE={backend.name}"
         )
     if backend.servers == "started" and not image and not _installs(beam):
         raise ConfigError(

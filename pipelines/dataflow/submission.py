@@ -24,6 +24,7 @@ from millrace.transforms.files.object_stores import GS
 from millrace.transforms.files.temporary_folders import temporary_files
 
 from ..flags.job_options import JobOptions
+from ..flags.shared_flags import told_model
 from ..interrupts import interruptible
 from ..places.checkpoint_size import weights_bytes
 from ..places.checks import check
@@ -33,6 +34,7 @@ from .workers import TableRow, arrange_workers, is_streaming, table
 
 _TEMPLATE_LAUNCHER = "FLEX_TEMPLATE_PYTHON_PY_FILE"
 """Set in the container that a Flex Template is launched in."""
+_FLEX = "use the Flex Template (docs/tutorials/dataflow.md in millrace's repository)"
 _ENDED_BADLY = (PipelineState.FAILED, PipelineState.CANCELLED)
 
 Build = Callable[[beam.Pipeline, JobOptions], Any]
@@ -107,12 +109,12 @@ def _check_template(options: JobOptions, location: str | None) -> None:
     if options.is_stream and not (options.output.is_broker and options.letters.is_broker):
         raise ConfigError(
             "--template_location: a stream's files are named by their windows alone, and a second run of the template"
-            " would write over the first one's; use the Flex Template (docs: Dataflow)"
+            f" would write over the first one's; {_FLEX}"
         )
     if options.if_exists != "refuse":
         raise ConfigError(
             f"--template_location: would act on earlier output when the template is made, not when it runs; leave"
-            f" --{options.if_exists} out, or use the Flex Template (docs: Dataflow)"
+            f" --{options.if_exists} out, or {_FLEX}"
         )
 
 
@@ -165,7 +167,7 @@ def _job_rows(options: JobOptions) -> list[TableRow]:
     held = told(BACKENDS[options.model.backend])
     engine = [] if BACKENDS[options.model.backend].is_ours else [("engine", options.model.backend)]
     return [
-        ("model", options.model.model),
+        ("model", told_model(options.model)),
         *engine,
         ("input", " ".join(map(str, options.input))),
         ("output", str(options.output)),

@@ -91,7 +91,8 @@ def _gpu_pool(
     """The hints of the model's step, and the machines of both pools."""
     if beam.view_as(GoogleCloudOptions).flexrs_goal:
         raise ConfigError(
-            f"--gpu {gpu.gpu.name}: --flexrs_goal has no pools of workers for single steps; leave one of the two out"
+            f"--gpu {gpu.gpu.name} and --flexrs_goal exclude each other: the model's step has workers of its own with a"
+            " GPU, and FlexRS gives no step its own workers; leave one out"
         )
     _check_gpus(model, gpu, weights)
     if stream:
@@ -114,7 +115,10 @@ def _machine_with_gpu(worker: WorkerOptions, gpu: GpuRequest) -> MachineType | N
         return None
     machine = machine_type(name) or MachineType(name, 0, float("inf"))
     if machine.gpus not in (0, gpu.count):
-        raise ConfigError(f"--machine_type {name}: has {counted(machine.gpus, 'GPU')}, and --gpu asks for {gpu.count}")
+        raise ConfigError(
+            f"--machine_type {name}: has {counted(machine.gpus, 'GPU')}, and --gpu asks for {gpu.count}:"
+            f" takes --gpu {gpu.gpu.name}:{machine.gpus}, or another type"
+        )
     return machine
 
 
@@ -126,7 +130,8 @@ def _check_gpus(model: ModelConfig, gpu: GpuRequest, weights: int | None) -> Non
     if used > gpu.count:
         raise ConfigError(
             f"--gpu {gpu.gpu.name}:{gpu.count}: the engines take {counted(used, 'GPU')}"
-            f" (tensor_parallel={model.tensor_parallel}, num_engines={model.num_engines or 1})"
+            f" (tensor_parallel={model.tensor_parallel}, num_engines={model.num_engines or 1}): takes"
+            f" --gpu {gpu.gpu.name}:{used} or more, or lower values of these"
         )
     room = gpu.gpu.memory_gb * model.tensor_parallel
     if weights and model.quantization == "none" and model.dtype == "auto" and weights / _GB > room:

@@ -25,7 +25,7 @@ from .parser import FlagParser
 _PORTABLE = "--job_endpoint"
 """With a job server, which Beam starts for Flink itself, there may be options that only it knows."""
 _REGION = "CLOUDSDK_COMPUTE_REGION"
-_TAKES = f"{', '.join(runner.name for runner in TRIED)}, or the full name of another's class"
+_TAKES = f"{', '.join(runner.name for runner in TRIED)}, or the full name of another runner's class"
 
 
 class _BeamFlagParser(_BeamArgumentParser, FlagParser):

@@ -207,24 +207,24 @@ def _models(known: argparse.Namespace, model: ModelConfig) -> tuple[ModelConfig,
         return model, ()
     names = [name.strip() for name in known.models.split(",")]
     if not all(names):
-        raise ConfigError(f"--models {known.models!r}: takes names of models with commas between them")
+        raise ConfigError(f"--models {known.models}: takes names of models with commas between them")
     if known.model_updates:
         raise ConfigError("--models and --model_updates exclude each other: leave one out")
     if known.model is None:
         model, names = msgspec.structs.replace(model, model=names[0]), names[1:]
     further = further_models(model, [name for name in names if name != model.model])
     if not further:
-        raise ConfigError(f"--models {known.models!r}: takes two models or more; one alone is --model {model.model}")
+        raise ConfigError(f"--models {known.models}: takes two models or more; one alone is --model {model.model}")
     return model, further
 
 
 def _report(known: argparse.Namespace, beam: PipelineOptions, *, is_stream: bool) -> str:
     """The file's name: as given, or else beside an output of files of a job that ends and is waited for."""
     if known.report and runner_of(beam).is_on_google_cloud:
-        raise ConfigError("--report: a job on Dataflow is not waited for, and has none; leave it out")
+        raise ConfigError("--report: a job on Dataflow is not waited for, and has no report; leave it out")
     if isinstance(known.report, str):
         if not known.report.strip():
-            raise ConfigError("--report '': takes a path, or nothing behind it")
+            raise ConfigError("--report '': takes the path of a file; without one the report is beside --output")
         return known.report
     address = _address("--output", known.output, beam)
     if not isinstance(address, Files):

@@ -25,6 +25,10 @@ _SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", lambda found: _takes(found, found[3])),
     (r"argument (\S+): invalid (\w+) value: '(.*)'", lambda found: f"{found[1]} {found[3]}: takes {_kind(found[2])}"),
     (r"argument (\S+): ignored explicit argument '(.*)'", lambda found: f"{found[1]}={found[2]}: takes no value"),
+    (
+        r"argument (\S+): not allowed with argument (\S+)",
+        lambda found: f"{found[1]} and {found[2]} exclude each other: leave one out",
+    ),
     (r"argument (\S+): expected .*", lambda found: f"{found[1]}: takes a value, got none"),
     (r"argument (\S+): (.*)", lambda found: f"{found[1]}: {found[2]}"),
 )

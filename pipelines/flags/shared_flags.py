@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from millrace.model_manager.wire.config import PLACE_SETTINGS, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.backends import BACKENDS
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, PLACE_SETTINGS, ManagerConfig, ModelConfig
 from millrace.model_manager.wire.manager_place import ManagerPlace, manager_place
 
 from .backend import add_backend
@@ -19,6 +20,14 @@ _LEVELS = ("debug", "info", "warning", "error")
 def add_model(group: Any) -> list[str]:
     """The model and its formats; returns the names of the settings."""
     return add_settings(group, ModelConfig, leave_out=set(ModelConfig.__struct_fields__) - set(_MODEL))
+
+
+def told_model(model: ModelConfig) -> str:
+    """The model's name; of the embedded one also that --model names another, since it may have been forgotten."""
+    if model.model != EMBEDDED_MODEL:
+        return model.model
+    what = "the small demo model" if BACKENDS[model.backend].fetches_files else "as servers are asked for it"
+    return f"{model.model}, {what}: --model names yours"
 
 
 def add_engine(group: Any) -> list[str]:

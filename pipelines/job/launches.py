@@ -22,6 +22,7 @@ from typing import Annotated
 
 import msgspec
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.decoding import json_decoder
 from millrace.model_manager.wire.errors import MillraceError, counted
 from millrace.model_manager.wire.messages import Status
@@ -32,9 +33,9 @@ from millrace.transforms.files.object_stores import is_local
 from millrace.transforms.writing.output_files import OutputFiles
 
 from ..flags.job_options import JobOptions
-from ..places.provenance import write_whole
+from ..places.provenance import write_note
 from ..places.sources_and_sinks import files_of
-from .polling import ReadStatus, beside, job_status
+from .polling import beside, job_status
 
 _LOOK = 1.0
 """Seconds between two looks at the manager, and between two notes on a disk."""
@@ -61,7 +62,7 @@ class Launches(msgspec.Struct):
     computed: _Count = 0
     """Tokens that engines have computed: of prompts, less those from the cache, and generated ones."""
     answered: _Count = 0
-    """Tokens that answers to its requests took: those of their prompts that were computed, and of outputs."""
+    """Tokens that its answered requests took: computed tokens of their prompts, and output tokens."""
     manager: str = ""
     """`Status.instance` of the last manager."""
     seen: dict[str, _Count] = {}
@@ -133,7 +134,7 @@ class _Noted:
 
     def _write(self) -> bool:
         try:
-            write_whole(self._files.launches, msgspec.json.encode(self.launches))
+            write_note(self._files.launches, msgspec.json.encode(self.launches))
         except (OSError, MillraceError) as error:
             _log.warning("%s: the job's launches are not counted: %s", self._files.launches, error)
             return False

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 import msgspec
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus
 
 from ..pages.sketches import Sample
 
-ReadStatus = Callable[[], Status | None]
 Clock = Callable[[], float]
 
 

@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.messages import Status
 from millrace.transforms.reading.count import RowCount
@@ -26,7 +27,7 @@ from millrace.transforms.reading.count import RowCount
 from ..pages.sketches import Sample
 from ..pages.terminal_lines import BETWEEN, filled
 from .logs import tell
-from .polling import Clock, Continued, ReadStatus, beside, job_status
+from .polling import Clock, Continued, beside, job_status
 from .words import generated, left, reasons, rows_of, rows_per_s, tokens_per_s
 
 POLL_SECONDS = 0.5

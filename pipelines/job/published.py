@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.config import runtime_dir
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born, process_space
@@ -31,7 +32,7 @@ from millrace.transforms.reading.count import RowCount
 
 from ..flags.job_options import JobOptions
 from ..pages.sketches import Sample
-from .polling import Clock, ReadStatus, beside, job_status
+from .polling import Clock, beside, job_status
 from .progress import Speed
 
 _EVERY = 1.0

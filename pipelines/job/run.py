@@ -186,7 +186,10 @@ def _followed(
 
 def _how_to_cancel(options: JobOptions) -> str:
     if runs_on_flink(options.beam):
-        return "watch and cancel it on Flink's page, or with `curl -X PATCH http://HOST:8081/jobs/ID` (docs: Flink)"
+        return (
+            "watch and cancel it on Flink's page, or with `curl -X PATCH http://HOST:8081/jobs/ID`"
+            " (docs/tutorials/flink.md in millrace's repository)"
+        )
     return "cancel it at its runner"
 
 

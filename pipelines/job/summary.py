@@ -11,7 +11,6 @@ from typing import IO, Any
 
 from apache_beam.metrics.metric import MetricsFilter
 
-from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.errors import counted
 from millrace.model_manager.wire.shared_settings import UnmetSetting, sentence
@@ -23,6 +22,7 @@ from millrace.transforms.models.summary_counters import counted_unmet, failed_ch
 from millrace.transforms.writing.typed_rows import typed_fields
 
 from ..edge import plain, print_at_the_end
+from ..flags.shared_flags import told_model
 from ..pages.row_files import first_rows
 from ..pages.texts import span
 from ..places.sources_and_sinks import are_same_files, files_at
@@ -169,10 +169,7 @@ def print_summary(outcome: Outcome, *, quiet: bool = False, stderr: IO[str] | No
 
 def model_lines(model: ModelConfig) -> list[str]:
     """A line that names the model if it is the built-in one: perhaps --model was forgotten."""
-    if model.model != EMBEDDED_MODEL:
-        return []
-    what = "the small demo model" if BACKENDS[model.backend].fetches_files else "as servers are asked for it"
-    return [f"model:        {model.model}, {what}: --model names yours"]
+    return [f"model:        {told_model(model)}"] if model.model == EMBEDDED_MODEL else []
 
 
 def summary_lines(outcome: Outcome) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.messages import Status
@@ -19,7 +19,7 @@ from millrace.transforms.writing.completed_rows import count_completed
 
 from ..flags.job_options import JobOptions
 from ..places.sources_and_sinks import files_of, input_format_of
-from .polling import ReadStatus, counted_since, job_status
+from .polling import counted_since, job_status
 from .progress import Speed, shown_progress
 from .published import published
 from .report.recording import Recorder, looking

@@ -39,7 +39,10 @@ def check_page(flag: str, path: str, rows: Iterable[str], *, replaces: bool) -> 
         if any(is_same(path, str(file.path)) for file in match(pattern)):
             raise ConfigError(f"{flag} {path}: is read as rows, and the page would replace it; takes another path")
     if not replaces and not _is_page(flag, path):
-        raise ConfigError(f"{flag} {path}: is there already, and no page of millrace; --overwrite replaces it")
+        raise ConfigError(
+            f"{flag} {path}: is there already, and millrace did not make it; takes another path, or --overwrite, which"
+            " replaces it"
+        )
 
 
 def is_same(one: str, other: str) -> bool:

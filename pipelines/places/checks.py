@@ -41,7 +41,9 @@ def check(options: JobOptions) -> None:
     _check_places(options)
     _check_buckets(options)
     if options.is_stream and options.if_exists == "overwrite":
-        raise ConfigError("--overwrite: the output of a stream has no end, so it is added to (--resume) or new")
+        raise ConfigError(
+            "--overwrite: a stream replaces no output; takes --resume, which adds to what is there, or another --output"
+        )
     _check_runner(options)
     if options.output.is_broker:
         _check_no_flags_of_files(options)
@@ -49,7 +51,9 @@ def check(options: JobOptions) -> None:
         for name, value in of_windows(options).items():
             raise ConfigError(f"--{name} {value:g} needs a stream as --input, and {options.source} is not one")
     if options.is_stream and options.limit is not None:
-        raise ConfigError(f"--limit needs input that ends, and {options.source} is a stream")
+        raise ConfigError(
+            f"--limit {options.limit} needs input that ends, and {options.source} is a stream: leave it out"
+        )
     reader(options), writer(options)  # their constructors check what they are given
     if not options.is_stream:
         for flag, column in _columns_named(options):
@@ -143,11 +147,11 @@ def _check_runner(options: JobOptions) -> None:
         default, *others = (each.name for each in TRIED if each.takes_streams)
         raise ConfigError(
             f"--runner {options.beam.view_as(StandardOptions).runner}: reads input that ends, and {options.source} "
-            f"does not: takes {default} (the default), {', '.join(others)}"
+            f"is a stream: takes {default} (the default), {', '.join(others)}"
         )
     if options.stateful and options.source.is_broker and not runner.keeps_state:
         raise ConfigError(
-            f"--stateful: {runner.name} keeps its state in memory only, and what is read of {options.source} would be "
+            f"--stateful: {runner.name} keeps its state in memory only, and messages of {options.source} would be "
             "lost with it: leave it out, or name a runner that keeps state, as Flink and Dataflow do"
         )
 

@@ -111,11 +111,12 @@ def forget_identity(files: OutputFiles | None) -> None:
 
 
 def _write(files: OutputFiles, settings: dict[str, Any]) -> None:
-    write_whole(files.settings, msgspec.json.encode(settings) + b"\n")
+    write_note(files.settings, msgspec.json.encode(settings) + b"\n")
 
 
-def write_whole(path: str, content: bytes) -> None:
-    """Write a file, all or nothing; on a disk by another file, since a kill may come between, and through no link.
+def write_note(path: str, content: bytes) -> None:
+    """Write a note beside an output, all or nothing; on a disk by another file, since a kill may come between, and
+    through no link.
 
     Raises OSError, StorageError.
     """

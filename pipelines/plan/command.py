@@ -30,7 +30,7 @@ from .plan_flags import CHAT, plan_parser
 from .prices import Prices, exactly
 from .report import Machine, Plan, as_json, as_text
 from .speed import measured_speed
-from .tokens import TokenCounts, count_tokens, load_encoding, mean_generated
+from .token_counts import TokenCounts, count_tokens, load_encoding, mean_generated
 
 _HOURS = {"m": Fraction(1, 60), "h": Fraction(1), "d": Fraction(24)}
 

@@ -11,7 +11,7 @@ from millrace.model_manager.wire.backends import Backend
 from ..flags.machines import GpuRequest
 from .estimate import Estimate, Terms, Work, WorkerSpeed
 from .prices import Prices
-from .tokens import TokenCounts
+from .token_counts import TokenCounts
 
 
 @dataclass(frozen=True)

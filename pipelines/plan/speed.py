@@ -11,6 +11,8 @@ from millrace.model_manager.wire.errors import ConfigError
 
 from ..flags.file_flags import read_text
 
+_TAKES = "; takes a file of benchmarks/results in millrace's repository, or one that a benchmark wrote by its --results"
+
 
 class _Figure(msgspec.Struct, frozen=True):
     match: dict[str, str]
@@ -36,13 +38,11 @@ class _Figures(msgspec.Struct, frozen=True):
 def measured_speed(path: Path, where: str) -> _Figure:
     """The one figure that `where` (`name=value,…`) picks; raises ConfigError for none and for several."""
     wanted = dict(_pair(part) for part in where.split(",") if part)
-    text = read_text("--results", str(path), "; takes a file of benchmarks/results")
+    text = read_text("--results", str(path), _TAKES)
     try:
         figures = json_decoder(_Figures).decode(text).rows
     except msgspec.DecodeError as error:
-        raise ConfigError(
-            f"--results {path}: is no file of figures: {error}; takes a file of benchmarks/results"
-        ) from None
+        raise ConfigError(f"--results {path}: is no file of figures: {error}{_TAKES}") from None
     found = [figure for figure in figures if wanted.items() <= figure.names.items()]
     if len(found) == 1:
         return found[0]

@@ -73,7 +73,8 @@ def hint_at_workers(options: PipelineOptions) -> Iterator[None]:
         portable = options.view_as(PortableOptions)
         if runner_of(options).is_flink and not portable.job_endpoint and _NO_JAR.search(str(error)):
             error.add_note(
-                "Beam did not get the jar of Flink's job server: docs/tutorials/flink.md says how to name one"
+                "Beam did not get the jar of Flink's job server: docs/tutorials/flink.md in millrace's repository says"
+                " how to name one"
             )
         if portable.environment_type == "EXTERNAL" and _NOT_REACHED.search(str(error)):
             error.add_note(

@@ -115,6 +115,7 @@ class _PrismServer(PrismJobServer):
         else:
             _log.warning(
                 "other machines reach Prism's ports, and may submit jobs that run as you: here the kernel does not let "
-                "the ports be held to the loopback address (docs: Streams, Security)"
+                "the ports be held to the loopback address (docs/how-to/streams.md and docs/explanation/security.md in "
+                "millrace's repository)"
             )
         return with_this_process(command), endpoint

@@ -19,7 +19,7 @@ from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo
 
-from ..http.errors import HttpError, http_error, internal
+from ..http.http_errors import HttpError, http_error, internal
 from ..openai.chat import chat
 from ..openai.completions import completion
 from ..openai.embeddings import embedding

@@ -16,7 +16,7 @@ import msgspec
 
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 
-from ..http.errors import HttpError, http_error
+from ..http.http_errors import HttpError, http_error
 from ..openai.answers import usage_of
 from ..openai.endpoints import Answers
 from ..openai.naming import names_of, renamed
@@ -24,10 +24,10 @@ from ..requests.exchanges import End
 from ..requests.ids import new_id
 from ..requests.service import Service
 from .asking import AcceptedDesk, Desk
-from .lines import BatchLine, requests
+from .batch_lines import BatchLine, requests
+from .batch_results import BatchResults, RowReader, failure_of, output_of, row_ids
+from .batch_store import BatchFolder
 from .record import Batch, Counts
-from .results import BatchResults, RowReader, failure_of, output_of, row_ids
-from .store import BatchFolder
 from .validation import line_of, row_id
 
 UNANSWERED: Mapping[str, tuple[str, str]] = {

@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..files.store import OwnerFiles
+from ..files.file_store import OwnerFiles
 from ..requests.service import Service
 from .asking import COMMANDS, Desk
+from .batch_progress import BatchProgress
+from .batch_store import Batches
 from .finishing import Finished, Finishing
 from .job import last_words, started
-from .progress import BatchProgress
 from .record import Batch, BatchStatus, Counts, Problem
-from .store import Batches
 from .validation import NotValid, validate
 
 _LOOK_SECONDS = 0.5

@@ -10,12 +10,12 @@ from typing import Any
 
 from millrace.model_manager.wire.errors import MillraceError
 
+from ..files.file_store import OwnerFiles
 from ..files.owners import files_folder, owners
-from ..files.store import OwnerFiles
 from ..requests.service import Service
+from .batch_store import Batches
 from .record import Batch
 from .running import BatchRun, Gates
-from .store import Batches
 
 _log = logging.getLogger(__name__)
 

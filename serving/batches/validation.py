@@ -12,10 +12,10 @@ import msgspec
 
 from millrace.model_manager.wire.errors import counted
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 from ..requests.service import MOST_NAMED
 from .asking import Desk
-from .lines import MOST_PROBLEMS, BadLine, BatchLine, numbered, read_line
+from .batch_lines import MOST_PROBLEMS, BadLine, BatchLine, numbered, read_line
 from .record import Batch, Problem
 
 

@@ -30,13 +30,13 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def new_id(prefix: str) -> str:
+def sortable_id(prefix: str) -> str:
     """An id that no other has; later ones sort behind earlier ones."""
     return f"{prefix}{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
 def is_id(prefix: str, name: str) -> bool:
-    """Whether `new_id` can have made the name, so that it leads to no other folder."""
+    """Whether `sortable_id` can have made the name, so that it leads to no other folder."""
     rest = name.removeprefix(prefix)
     return name.startswith(prefix) and len(rest) == 28 and set(rest) <= set("0123456789abcdef")
 

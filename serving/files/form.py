@@ -10,7 +10,7 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 
 MOST_BESIDE_FILE = 2**16
 """Bytes of a form but for its file: fields, headers, boundaries."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 
 
 class Shown(Protocol):

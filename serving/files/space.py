@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ..http.errors import BUSY, RETRY_AFTER, HttpError
+from ..http.http_errors import BUSY, RETRY_AFTER, HttpError
 from ..settings import ServeConfig
 from .disk import bytes_in
+from .file_store import OwnerFiles
 from .form import MOST_BESIDE_FILE
 from .owners import files_folder
-from .store import OwnerFiles
 
 MOST_FILES = 10_000
 """Files of one owner."""

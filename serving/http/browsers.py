@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .errors import HttpError
+from .http_errors import HttpError
 from .listen_addresses import is_loopback, is_own_name, without_port
 
 _READ = (b"host", b"origin", b"sec-fetch-site")

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import ConfigError
 
-from .errors import AUTHENTICATION, HttpError
+from .http_errors import AUTHENTICATION, HttpError
 
 OPEN = frozenset(("/health", "/ready"))
 """Paths that need no key: whoever watches the process has none."""

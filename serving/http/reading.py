@@ -10,9 +10,9 @@ from typing import Self
 
 from starlette.types import Receive, Scope
 
-from .errors import BUSY, RETRY_AFTER, HttpError
+from .http_errors import BUSY, RETRY_AFTER, HttpError
 from .replies import HungUp
-from .slots import Slots
+from .slots import ClientSlots
 from .waiting import at_once_or_within
 
 FREE = 2**16
@@ -33,7 +33,7 @@ class BodyMemory:
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = 0
-        self.free = Slots(FREE_BODIES)
+        self.free = ClientSlots(FREE_BODIES)
         """The bodies that are waited for and whose first bytes count nothing."""
 
     def body(self, client: Hashable) -> Incoming:

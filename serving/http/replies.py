@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from starlette.types import Scope, Send
 
-from .errors import HttpError
+from .http_errors import HttpError
 from .waiting import at_once_or_within
 
 ABORT = "millrace.abort"
-"""Under this name a scope has the function that cuts its connection (connections.py)."""
+"""Under this name a scope has the function that cuts its connection (http_connection.py)."""
 WATCH = "millrace.watch"
 """Under this name two functions: one has a third called once the client is gone, the other takes that back."""
 ANSWER = "millrace.answer"

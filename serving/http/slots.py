@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 
 
-class Slots:
+class ClientSlots:
     """A client that has none gets a slot while there are less than twice as many as `most`. For one thread."""
 
     def __init__(self, most: int) -> None:

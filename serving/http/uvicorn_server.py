@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from .connections import HttpConnection
+from .http_connection import HttpConnection
 from .listen_addresses import BACKLOG
 
 _KEEP_ALIVE = 75

@@ -8,12 +8,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 
 from ..http.listen_addresses import is_loopback, is_own_name, refused, url
 from ..settings import MetricsConfig
-from .machine import MachineMetrics
-from .snapshot import ReadStatus
+from .machine_metrics import MachineMetrics
 
 
 @contextlib.contextmanager

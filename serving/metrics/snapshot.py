@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 from millrace.model_manager.wire.config import runtime_dir
 from millrace.model_manager.wire.errors import MillraceError
 from millrace.model_manager.wire.job_progress import JobProgress, running_jobs
@@ -23,8 +22,6 @@ from millrace.model_manager.wire.runtime import RuntimeDir
 
 _MIB = 2**20
 _log = logging.getLogger(__name__)
-
-ReadStatus = Callable[[], Status | None]
 
 
 @dataclass(frozen=True)

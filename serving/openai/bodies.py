@@ -15,7 +15,7 @@ from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.openai_parameters import NO_EFFECT, PARAMETERS, RIDE_ALONG, check_unsupported
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 from .body_size import check_values
 
 _Body = TypeVar("_Body", bound="Body")

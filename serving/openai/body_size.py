@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 
 MOST_VALUES = 2**21
 """Most values of any kind in a body. The largest request that the server takes has fewer."""

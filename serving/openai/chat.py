@@ -12,7 +12,7 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.openai_answers import chat_logprobs, choice, reason_word
 from millrace.model_manager.wire.request import Output
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 from ..requests.service import Service
 from .answers import RouteAnswer, prompt_logprobs, question
 from .bodies import ChatBody, ignored, read

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from millrace.model_manager.wire.errors import MillraceError
 
-from ..http.errors import HttpError, http_error, internal, not_in_time
+from ..http.http_errors import HttpError, http_error, internal, not_in_time
 from ..http.observers import Observed
 from ..http.reading import Incoming
 from ..http.replies import HttpReply, HungUp, Stalled, unless_hung_up

@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.model_manager.wire.openai_parameters import constraint_name
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 
 _PROMPTS = {
     "/v1/chat/completions": "messages",

@@ -17,7 +17,7 @@ from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.errors import MillraceError, RequestAborted
 from millrace.model_manager.wire.request import Adapter, Output
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 from ..http.observers import ObservedAnswer
 from .ids import new_id
 from .service import Service

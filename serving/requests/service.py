@@ -11,24 +11,24 @@ from typing import Protocol, TypeVar
 from prometheus_client import CollectorRegistry
 from starlette.types import Scope
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.constraint import Constraint
 from millrace.model_manager.wire.conversion import shown
 
-from ..http.errors import HttpError, too_busy
+from ..http.http_errors import HttpError, too_busy
 from ..http.keys import client_of
 from ..http.observers import Observer, Observers
 from ..http.reading import BodyMemory
-from ..http.slots import Slots
-from ..metrics.machine import MachineMetrics
-from ..metrics.requests import RequestCollector
-from ..metrics.snapshot import ReadStatus, snapshot
+from ..http.slots import ClientSlots
+from ..metrics.machine_metrics import MachineMetrics
+from ..metrics.request_metrics import RequestCollector
+from ..metrics.snapshot import snapshot
 from ..settings import ServeConfig
 from ..window.figures import Figures, ServerFigures, figures
 from ..window.latest_requests import RecentRequests
-from ..window.watching import Watching
+from ..window.shared_frames import Watching
 from .adapter_lookups import AdapterLookups
 from .constraint_checks import ConstraintChecks
 from .opening_client import OpeningClient
@@ -104,7 +104,7 @@ class Service:
         self._threads = FairSemaphore(_THREADS)
         self.constraints = ConstraintChecks()
         self.adapters = AdapterLookups(engine.find_adapter, self.crossing)
-        self._slots = Slots(settings.max_inflight)
+        self._slots = ClientSlots(settings.max_inflight)
         self.running: set[Abortable] = set()
         """What `abort` ends."""
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from millrace.model_manager.wire.errors import InvalidRequest
 
-from ..http.errors import HttpError
+from ..http.http_errors import HttpError
 from ..http.observers import Observed
 from ..http.replies import HttpReply
 from ..openai.bodies import read

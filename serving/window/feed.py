@@ -7,7 +7,7 @@ import contextlib
 from starlette.types import Receive, Scope, Send
 
 from ..http.replies import HttpReply, HungUp, Stalled, unless_hung_up
-from .watching import Watching
+from .shared_frames import Watching
 
 
 class Feed:

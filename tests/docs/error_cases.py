@@ -38,10 +38,19 @@ FILES = {
     "figures.json": "[]",
     "pipeline.yaml": "pipeline:\n  transforms:\n    - type: Generat\n",
     "no_pipeline.yaml": "transforms: []\n",
+    "page.html": "<p>Another program made this page.</p>\n",
     "out/there-00000-of-00001.jsonl": "{}\n",
     "empty/config.json": "{}",
     "model.gguf": "",
 }
+
+_BUCKETS = "--input gs://b/in --output gs://b/out"
+_ON_DATAFLOW = "--runner DataflowRunner --project p --region r --temp_location gs://b/tmp --dry_run"
+_SAID_BY_THE_ENVIRONMENT = (
+    *("MILLRACE_MANAGER", "MILLRACE_MANAGER_KEY_FILE"),
+    *("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+)
+"""Variables that stand for flags which the commands leave out."""
 
 CASES: dict[str, list[str]] = {
     "The command line": [
@@ -85,6 +94,7 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --template Answer",
         "run --input rows.jsonl --template 'Say {'",
         "run --input rows.jsonl --limit 0",
+        "run --input 'watch:in/*.jsonl' --output out/rows --limit 5",
     ],
     "Output": [
         "run --input rows.jsonl --output out/there",
@@ -92,6 +102,7 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --output rows.jsonl/rows",
         "run --input rows.jsonl --output .",
         "run --input rows.jsonl --output /dev/null",
+        "run --input rows.jsonl --output /dev/rows",
         "run --input out/there-00000-of-00001.jsonl --output out/there --overwrite",
         "run --input rows.jsonl --output /proc/rows",
         "run --input rows.jsonl --output ftp://host/rows",
@@ -99,8 +110,15 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --dead_letters rows.jsonl/letters",
         "run --input rows.jsonl --output kafka:localhost:1/topic --report",
         "run --input 'watch:in/*.jsonl' --output out/rows --report",
+        "run --input rows.jsonl --report ''",
+        "run --input rows.jsonl --report rows.jsonl",
+        "run --input rows.jsonl --report page.html",
+        "run --input rows.jsonl --report empty",
+        "run --input rows.jsonl --output out/rows --report out/rows-00000-of-00001.jsonl",
         "run --input rows.jsonl --prices prices.toml",
         "view absent.jsonl",
+        "view out/there --output page.html",
+        "view out/there --output out/there-00000-of-00001.jsonl",
         "view rows.csv --rows 0",
         "view doc.txt",
         "run --input rows.jsonl --output_format xml",
@@ -139,6 +157,9 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --max_loras -1",
         "run --input rows.jsonl --speculation draft_model",
         "run --input rows.jsonl --draft_model millrace-tiny",
+        "run --input rows.jsonl --models org/name,",
+        "run --input rows.jsonl --models org/name",
+        "run --input rows.jsonl --models org/name,org/other --model_updates watch:model.txt",
     ],
     "Engines": [
         "run --input rows.jsonl --backend vlm",
@@ -231,6 +252,9 @@ CASES: dict[str, list[str]] = {
     "Runners": [
         "run --input rows.jsonl --runner FlikRunner",
         "run --input rows.jsonl --runner my.Runner",
+        "run --input rows.jsonl --runner .Runner",
+        "run --input rows.jsonl --runner json.JSONDecodr",
+        "run --input rows.jsonl --runner json.JSONDecoder",
         "run --input rows.jsonl --dry_run",
         "run --input rows.jsonl --gpu l4",
         "run --input 'watch:in/*.jsonl' --output out/rows --runner DirectRunner",
@@ -239,18 +263,25 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --runner DataflowRunner",
         "run --input rows.jsonl --runner DataflowRunner --project p --region r --temp_location tmp",
         "run --input rows.jsonl --runner DataflowRunner --project p --region r --temp_location gs://b/tmp",
-        "run --input gs://b/in --output gs://b/out --model ./empty --runner DataflowRunner --project p --region r"
-        " --temp_location gs://b/tmp --dry_run",
-        "run --input gs://b/in --output gs://b/out --gpu k80 --runner DataflowRunner --project p --region r"
-        " --temp_location gs://b/tmp --dry_run",
-        "run --input gs://b/in --output gs://b/out --device cuda --runner DataflowRunner --project p --region r"
-        " --temp_location gs://b/tmp --dry_run",
-        "run --input gs://b/in --output gs://b/out --backend vllm --runner DataflowRunner --project p --region r"
-        " --temp_location gs://b/tmp --dry_run",
-        "run --input gs://b/in --output gs://b/out --backend vllm --runner DataflowRunner --project p --region r"
-        " --temp_location gs://b/tmp --sdk_container_image host/p/image --dry_run",
-        "run --input gs://b/in --output gs://b/out --endpoint http://host --gpu l4 --runner DataflowRunner --project p"
-        " --region r --temp_location gs://b/tmp --dry_run",
+        f"run {_BUCKETS} --model ./empty {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --gpu k80 {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --device cuda {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --backend vllm {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --backend vllm --sdk_container_image host/p/image {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --endpoint http://host --gpu l4 {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --gpu l4 --flexrs_goal COST_OPTIMIZED {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --gpu l4 --machine_type g2-standard-24 {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --gpu l4 --tensor_parallel 2 {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --gpu l4 --device cpu {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --overwrite --template_location gs://b/t {_ON_DATAFLOW}",
+        f"run --input 'watch:gs://b/in/*' --output gs://b/out --template_location gs://b/t {_ON_DATAFLOW}",
+        f"run {_BUCKETS} --report report.html {_ON_DATAFLOW}",
+    ],
+    "Traces": [
+        "run --input rows.jsonl --traces",
+        "run --input rows.jsonl --trace_ratio 0.5",
+        "run --input rows.jsonl --otlp_endpoint collector:4318",
+        "run --input rows.jsonl --otlp_endpoint http://collector:4318 --trace_ratio 2",
     ],
     "plan": [
         "plan",
@@ -286,7 +317,33 @@ CASES: dict[str, list[str]] = {
         "serve --ssl_certfile cert.pem",
         "serve --model s3://bucket/model --port 0",
         "serve --backend vlm",
+        "serve --adapters mine",
+        "serve --adapters mine=org/one mine=org/two",
+        "serve --adapters millrace-tiny=org/one",
+        "serve --adapters one=org/one two=org/two --max_loras 1",
+        "serve --adapters mine=org/one --backend openvino",
+        "serve --adapters mine=./absent --port 0",
         "serve --input rows.jsonl",
+    ],
+    "manager, and commands that ask it": [
+        "manager",
+        "manager --manager_key_file rows.jsonl",
+        "manager --listen host:8000 --manager_key_file rows.jsonl",
+        "manager --listen unix:folder --manager_key_file rows.jsonl",
+        "manager --listen tcp://host:8000 --manager_key_file absent.pem",
+        "manager --listen tcp://host:8000 --manager_key_file rows.jsonl",
+        "manager --make_key rows.jsonl",
+        "manager --hang_timeout 0",
+        "manager --weight 2",
+        "run --input rows.jsonl --manager host:8000",
+        "ps --manager tcp://host:8000",
+    ],
+    "top": [
+        "top --interval 0",
+        "top --port 70000",
+        "top --once --json",
+        "top --josn",
+        "top everything",
     ],
     "yaml, expansion, show, ps, stop, metrics, worker-pool": [
         "yaml",
@@ -327,7 +384,10 @@ def _folder() -> Iterator[None]:
         for name, text in FILES.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_text(text, encoding="utf-8")
+            Path(name).chmod(0o644)  # a private file is read as the key of a manager, which then starts
         with mock.patch.dict(os.environ, MILLRACE_CACHE_DIR=str(Path("cache").absolute())):
+            for name in _SAID_BY_THE_ENVIRONMENT:
+                os.environ.pop(name, None)
             yield
 
 

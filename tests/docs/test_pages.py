@@ -88,3 +88,13 @@ def test_each_threat_names_a_test() -> None:
     rows = [row for row in re.findall(r"^\| .*", THREATS, re.MULTILINE) if not row.startswith("| it tries")]
     assert rows
     assert [row for row in rows if not re.search(r"\| `tests/", row)] == []
+
+
+def test_pages_that_messages_of_the_product_name_are_there() -> None:
+    """An error names a page by its path in the repository, since a wheel has no pages."""
+    layers = ("pipelines", "serving", "transforms", "model_manager")
+    sources = [file.read_text(encoding="utf-8") for layer in layers for file in (ROOT / layer).rglob("*.py")]
+    pattern = re.compile(r"\bdocs/(?:how-to|tutorials|explanation|reference)/[\w-]+\.md")
+    named = {page for source in sources for page in pattern.findall(source)}
+    assert len(named) >= 4
+    assert [page for page in named if not (ROOT / page).is_file()] == []

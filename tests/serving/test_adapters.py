@@ -181,8 +181,8 @@ def test_lines_of_a_batch_name_adapters_too(fake: Server) -> None:
         (["a=spam"], ["--served_model_name", "a"], "--adapters a={}/spam: takes another name; the served model is a"),
         (["a=nosuch"], [], "--adapters a=nosuch: no such folder"),
         (["a=empty"], [], "--adapters a={}/empty: {}/empty has no adapter_config.json"),
-        (["a=spam", "b=sums"], ["--max_loras", "1"], "--max_loras 1: takes 2 or more, the number of --adapters"),
-        (["a=spam"], ["--backend", "openvino"], "--max_loras 1: "),
+        (["a=spam", "b=sums"], ["--max_loras", "1"], "--max_loras 1: takes 2 or more, the number of --adapters, which"),
+        (["a=spam"], ["--backend", "openvino"], "--adapters a=spam: the back end openvino does not take it"),
     ],
 )
 def test_adapters_that_cannot_be_served_are_told_at_the_start(

@@ -21,7 +21,7 @@ from google.api_core.exceptions import ClientError, RetryError
 from millrace.model_manager.wire.errors import ConfigError, MillraceError, StorageError
 from millrace.model_manager.wire.extras import pip_install
 
-from .s3_client import GivenUp, Refused
+from .s3_client import GivenUp, RefusedForGood
 
 GS = "gs"
 """The scheme of Google Cloud Storage."""
@@ -33,7 +33,7 @@ _QUERY = re.compile(r"\?[^\s\"]+")
 """The query of an address that boto3 names: it may be longer than the rest of the sentence."""
 
 _log = logging.getLogger(__name__)
-_FINAL = (RetryError, ClientError, int, S3ClientError, Refused)
+_FINAL = (RetryError, ClientError, int, S3ClientError, RefusedForGood)
 """What clients raise that have tried again, or for what stays refused."""
 _T = TypeVar("_T")
 
@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
     cause = _causes(error)[0]
     if isinstance(cause, RetryError) and cause.cause is not None:
         return f"the store keeps failing: {_in_short(cause.cause)}"
-    if isinstance(cause, Refused):
+    if isinstance(cause, RefusedForGood):
         said = _QUERY.sub("", _in_short(cause.__cause__))
         return f"the store keeps failing: {said}" if isinstance(cause, GivenUp) else said
     return _in_short(cause)

@@ -43,11 +43,11 @@ _REQUESTS = (
 _log = logging.getLogger(__name__)
 
 
-class Refused(PermanentException):  # type: ignore[misc, unused-ignore]
+class RefusedForGood(PermanentException):  # type: ignore[misc, unused-ignore]
     """A request that a retry cannot help. Its cause says why."""
 
 
-class GivenUp(Refused):
+class GivenUp(RefusedForGood):
     """A request that failed for two minutes."""
 
 
@@ -74,7 +74,7 @@ def _repeated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
-    """Instances with the same settings share a client of boto3. Raises Refused where boto3 refuses the settings."""
+    """Instances with the same settings share a client of boto3. Raises RefusedForGood if boto3 refuses the settings."""
 
     def __init__(self, options: Any) -> None:
         try:
@@ -82,7 +82,7 @@ class BoundedClient(boto3_client.Client):  # type: ignore[misc, unused-ignore]
         except AssertionError:  # there is no boto3
             raise
         except Exception as error:
-            raise Refused from error
+            raise RefusedForGood from error
         self._download_request = self._download_stream = None
         self._download_pos = 0
 
@@ -156,7 +156,7 @@ boto3_client.Client = BoundedClient
 
 
 def _passing(error: Exception) -> BaseException:
-    """What boto3 raised, if the request may be made again; raises the error, or Refused, if not."""
+    """What boto3 raised, if the request may be made again; raises the error, or RefusedForGood, if not."""
     from botocore import exceptions as boto  # type: ignore[import-untyped, unused-ignore]  # here: not all jobs have it
 
     code, cause = getattr(error, "code", None), error.__context__
@@ -164,7 +164,7 @@ def _passing(error: Exception) -> BaseException:
         raise error
     is_connection = isinstance(cause, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError)
     if isinstance(cause, boto.BotoCoreError) and not is_connection:
-        raise Refused from cause
+        raise RefusedForGood from cause
     return cause
 
 

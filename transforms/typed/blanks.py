@@ -13,9 +13,9 @@ BLANKS = (
     r"\u0000-\u0020\u007f-\u00a0\u00ad\u061c\u1680\u180e\u2000-\u200b\u200e\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
     r"\ufff9-\ufffb"
 )
-"""As a character class has them between its brackets, in Python and in a grammar."""
+"""Characters that show nothing, as written between the brackets of a character class, in Python and in a grammar."""
 JOINERS = r"\u200c\u200d"
-"""Likewise."""
+"""The two joiners, U+200C and U+200D, as written in a character class."""
 _SHOWN = regex.compile(f"[^{BLANKS}{JOINERS}]")
 
 

@@ -82,7 +82,8 @@ def _free_memory(library: Any, config: ModelConfig) -> int:
     gpus = [each["memory_free"] for each in library.get_device_info() if each["type"] == kind]
     if config.device == "cuda" and not gpus:
         raise ConfigError(
-            "device='cuda': this build of llama.cpp finds no GPU; see --backend_python (docs: GGUF files)"
+            "device='cuda': this build of llama.cpp finds no GPU; --backend_python names an environment with another"
+            " (docs/how-to/gguf.md in millrace's repository)"
         )
     on_cpu = config.device == "cpu" or config.backend_options.get("n_gpu_layers") == 0
     return sum(gpus) if gpus and not on_cpu else free_memory()

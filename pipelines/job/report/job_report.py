@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.errors import ConfigError, counted
 from millrace.transforms.addresses import Files
 from millrace.transforms.elements.prompt_rows import RowShape
@@ -31,12 +32,11 @@ from ...pages.table import Digest, Table, digest_of
 from ...pages.texts import harmless, span
 from ...places.lost_stores import is_store_lost, note_if_lost, what_is_kept_there
 from ...places.sources_and_sinks import files_at, files_of, input_format_of
-from ..polling import ReadStatus
 from ..summary import Outcome
 from ..words import AGAIN, RAN, STARTUP, reasons, speeds
 from .content import FailureGroup, Report, engine_facts, failures_of, latencies, lengths, over_time, sample_of
 from .recording import Recorder
-from .settings import cost_of, prices_of, settings_of
+from .report_settings import cost_of, prices_of, settings_of
 
 _SAMPLE = 20
 _UNSURE = 10
@@ -64,7 +64,7 @@ def _check_apart(options: JobOptions) -> None:
         if isinstance(address, Files) and OutputFiles(_resolved(files_at(address).prefix)).may_name(
             _resolved(options.report)
         ):
-            raise ConfigError(f"--report {options.report}: may be a file of {address}; takes another path")
+            raise ConfigError(f"--report {options.report}: files of {address} may have that name; takes another path")
 
 
 def _resolved(path: str) -> str:

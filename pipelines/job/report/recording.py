@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from millrace.model_manager.client.status import ReadStatus
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineTotals, ModelStatus
 
 from ...pages.sketches import Sample, Series
-from ..polling import Clock, Continued, ReadStatus, beside
+from ..polling import Clock, Continued, beside
 
 _EVERY = 0.5
 """Seconds between two looks."""

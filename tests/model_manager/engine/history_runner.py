@@ -81,7 +81,7 @@ class HistoryRunner:
         )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Those of the histories that gave these hidden states."""
+        """The logits of the histories that gave these hidden states."""
         return torch.stack([self._logits(self._history_of[row.numpy().tobytes()]) for row in hidden])
 
     def _history(self, step: StepInput, index: int) -> list[int]:

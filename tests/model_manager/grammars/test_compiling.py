@@ -169,7 +169,7 @@ def span(document: str, pieces: str = "substring_words") -> Constraint:
 
 
 def wait_for_threads() -> None:
-    """Those that compile may still have what they compiled."""
+    """Join the threads that compile: each may still hold the grammar that it compiled last."""
     for thread in threading.enumerate():
         if thread.name == "grammar":
             thread.join()

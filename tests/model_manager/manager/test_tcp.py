@@ -279,7 +279,7 @@ def client_hello(key: Path) -> bytes:
 
 def test_the_environment_gives_both(manager: StayingManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_MANAGER", str(manager.address))
-    with pytest.raises(ConfigError, match="takes the file of its key too: --manager_key_file PATH, or MILLRACE_"):
+    with pytest.raises(ConfigError, match="needs the file of its key: --manager_key_file PATH, or the variable"):
         opened(SETTINGS)
     monkeypatch.setenv("MILLRACE_MANAGER_KEY_FILE", str(manager.key))
     with opened(SETTINGS) as client:

@@ -14,11 +14,8 @@ from millrace.pipelines.cli import dispatch
     ("flags", "said"),
     [
         (["--manager_key_file=k"], "--listen is missing: takes tcp://HOST:PORT"),
-        (
-            ["--listen=tcp://here", "--manager_key_file=k"],
-            "--listen='tcp://here': takes unix:FOLDER or tcp://HOST:PORT",
-        ),
-        (["--listen=tcp://a..b:1", "--manager_key_file=k"], "--listen='tcp://a..b:1': takes unix:FOLDER or tcp://HOST"),
+        (["--listen=tcp://here", "--manager_key_file=k"], "--listen tcp://here: takes tcp://HOST:PORT\n"),
+        (["--listen=tcp://a..b:1", "--manager_key_file=k"], "--listen tcp://a..b:1: takes tcp://HOST:PORT\n"),
         (["--listen=unix:/x", "--manager_key_file=k"], "--listen unix:/x: takes tcp://HOST:PORT; in a folder, jobs"),
         (["--listen=tcp://127.0.0.1:0"], "--manager_key_file is missing: takes the file of a key, as does MILLRACE_"),
         (
@@ -59,4 +56,7 @@ def test_a_key_is_written_once_and_for_this_user_alone(tmp_path: Path, capsys: p
     before = key.read_bytes()
     assert dispatch(["manager", f"--make_key={key}"]) == 2
     assert key.read_bytes() == before
-    assert capsys.readouterr().err == f"millrace: --make_key {key}: cannot be written: File exists\n"
+    assert (
+        capsys.readouterr().err
+        == f"millrace: --make_key {key}: cannot be written: File exists; takes the path of a new file\n"
+    )

@@ -215,7 +215,7 @@ def test_web_serves_the_page_and_its_feed_on_this_machine_alone(number: signal.S
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--once", "--json"], "--json: not allowed with argument --once"),
+        (["--once", "--json"], "millrace: --json and --once exclude each other: leave one out\n"),
         (["--interval", "0"], "--interval 0: takes 0.1 to 3600 seconds"),
         (["--web", "--port", "70000"], "--port 70000: takes 0 (a free one) to 65535"),
     ],

@@ -34,7 +34,7 @@ def test_a_dry_run_shows_what_would_be_submitted(main: Any, capsys: pytest.Captu
     assert "Dataflow job in project a-project, region us-central1, not submitted: this is a dry run" in lines[0]
     told = " ".join(shown.err.split())
     for expected in (
-        "model millrace-tiny",
+        "model millrace-tiny, the small demo model: --model names yours",
         "weights 5.5 MB",
         f"package built from {Path(__file__).parents[3]}/setup.py",
         "the model's step 1 × nvidia-l4 with driver on g2-standard-8, 9 GB of memory or more",
@@ -59,7 +59,9 @@ def test_what_is_asked_about_documents_is_looked_at_too(tmp_path: Path, capsys: 
 def test_a_dry_run_does_not_ask_how_large_a_remote_model_is(capsys: pytest.CaptureFixture[str]) -> None:
     for model in ("org/name", "gs://a-bucket/model"):
         assert generate([*JOB, *CLOUD, "--dry_run", "--model", model]) == 0
-        assert "a dry run asks no network how large the model is" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "a dry run asks no network how large the model is" in told
+        assert "demo model" not in told
 
 
 @pytest.mark.usefixtures("no_network")

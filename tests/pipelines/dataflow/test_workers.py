@@ -91,7 +91,7 @@ def test_gpus_for_all_workers_need_no_hints() -> None:
 @pytest.mark.parametrize(
     ("flags", "gpu", "model", "told"),
     [
-        (["--flexrs_goal=COST_OPTIMIZED"], "l4", ModelConfig(), "--flexrs_goal has no pools"),
+        (["--flexrs_goal=COST_OPTIMIZED"], "l4", ModelConfig(), "--gpu l4 and --flexrs_goal exclude each other"),
         ([], "l4", ModelConfig(device="cpu"), "--device cpu would not use it"),
         ([], "none", ModelConfig(device="cuda"), "--device cuda needs --gpu"),
         ([], "l4:2", ModelConfig(tensor_parallel=4), "the engines take 4 GPUs"),

@@ -100,8 +100,8 @@ def test_other_flags_are_beams() -> None:
         ([*INPUT, "--dtype", "int3"], "--dtype int3: takes auto, bfloat16"),
         ([*INPUT, "--direct_num_workers", "x"], "--direct_num_workers x: takes an integer"),
         ([*INPUT, "--overwrite", "--resume"], "--overwrite and --resume exclude each other"),
-        ([*INPUT, "--models", "a,,b"], "--models 'a,,b': takes names of models"),
-        ([*INPUT, "--models", "a,a"], "--models 'a,a': takes two models or more; one alone is --model a"),
+        ([*INPUT, "--models", "a,,b"], "--models a,,b: takes names of models"),
+        ([*INPUT, "--models", "a,a"], "--models a,a: takes two models or more; one alone is --model a"),
         ([*INPUT, "--models", "a,b", "--model_updates", "watch:f"], "--models and --model_updates exclude each other"),
         ([*INPUT, "--backend", "gpu"], "backend"),
         (

@@ -15,7 +15,7 @@ import pytest
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, JobStatus, ModelStatus
 from millrace.pipelines.job.launches import Launches, _noted
-from millrace.pipelines.places.provenance import write_whole
+from millrace.pipelines.places.provenance import write_note
 from millrace.transforms.writing.output_files import OutputFiles
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
@@ -94,7 +94,7 @@ def test_a_note_is_written_through_no_link(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("mine")
     (tmp_path / "note.json.new").symlink_to(other)
-    write_whole(str(tmp_path / "note.json"), b"{}")
+    write_note(str(tmp_path / "note.json"), b"{}")
     assert (other.read_text(), (tmp_path / "note.json").read_text()) == ("mine", "{}")
 
 

@@ -16,7 +16,7 @@ from tests.runtime_folders import status_of
 from tests.waiting import eventually
 
 ROWS, TOKENS, HELD = 1200, 8, 2 * 4
-"""Of each job; requests that the engine holds, half of them waiting."""
+"""Rows of each job; output tokens of each row; requests that the engine holds, half of them waiting."""
 
 
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:

@@ -88,7 +88,7 @@ def test_dead_letters_go_where_the_results_go_unless_told_otherwise() -> None:
             f"--input {SUBSCRIPTION}: is a stream: takes one stream alone, or files",
         ),
         (["--input", KAFKA, SUBSCRIPTION], f"--input {KAFKA}: is a stream: takes one stream alone, or files"),
-        (["--input", KAFKA, "--overwrite"], "--overwrite: the output of a stream has no end"),
+        (["--input", KAFKA, "--overwrite"], "--overwrite: a stream replaces no output"),
         (["--input", "a.jsonl", "--output", TOPIC, "--overwrite"], "--overwrite needs files as --output"),
         (["--input", "a.jsonl", "--output", TOPIC, "--resume"], "--resume needs files as --output, and pubsub:"),
         (["--input", KAFKA, "--output", TOPIC, "--num_shards=2"], "--num_shards needs files as --output"),

@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 
 from millrace.serving.batches import running
+from millrace.serving.batches.batch_store import Batches, BatchFolder, next_id
 from millrace.serving.batches.finishing import Finishing
 from millrace.serving.batches.record import Batch
 from millrace.serving.batches.running import BatchRun, Gates
-from millrace.serving.batches.store import Batches, BatchFolder, next_id
-from millrace.serving.files.store import OwnerFiles
+from millrace.serving.files.file_store import OwnerFiles
 from millrace.serving.requests.service import Service
 from millrace.serving.settings import ServeConfig
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from millrace.serving.batches.batch_store import Batches, next_id
 from millrace.serving.batches.record import Batch
 from millrace.serving.batches.served_batches import BatchRunner
-from millrace.serving.batches.store import Batches, next_id
-from millrace.serving.files.store import OwnerFiles
+from millrace.serving.files.file_store import OwnerFiles
 from millrace.serving.requests.service import Service
 from millrace.serving.settings import ServeConfig
 

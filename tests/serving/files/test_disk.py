@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millrace.serving.files.disk import write_whole
-from millrace.serving.files.store import OwnerFiles
+from millrace.serving.files.file_store import OwnerFiles
 
 
 class Full(io.FileIO):

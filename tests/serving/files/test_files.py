@@ -11,13 +11,13 @@ import httpx
 import openai
 import pytest
 
-from millrace.serving.files.store import OwnerFiles
+from millrace.serving.files.file_store import OwnerFiles
 from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually
 
 PIECE = bytes(range(256)) * 1024
 PIECES = 800
-"""Of PIECE: 200 MiB."""
+"""Number of times that a large upload repeats PIECE: 200 MiB."""
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.serving.files.form import Form
-from millrace.serving.http.errors import HttpError
+from millrace.serving.http.http_errors import HttpError
 
 REFUSAL = HttpError(413, "the file is too large")
 TYPE = "multipart/form-data; boundary=edge"

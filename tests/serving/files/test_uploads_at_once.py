@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millrace.serving.files.disk import bytes_in, new_id
+from millrace.serving.files.disk import bytes_in, sortable_id
 from millrace.serving.files.owners import files_folder
 from millrace.serving.files.space import MOST_FILES, Space
-from millrace.serving.http.errors import HttpError
+from millrace.serving.http.http_errors import HttpError
 from millrace.serving.settings import ServeConfig
 from tests.serving.servers import Server, fake_server
 from tests.waiting import eventually
@@ -113,7 +113,7 @@ def test_one_key_has_a_limited_number_of_files(tmp_path: Path) -> None:
         made = uploaded(server, b"a").json()["id"]
         files = Path(f"{server.runtime}-files") / "anyone/files"
         for _ in range(MOST_FILES - 1):
-            (files / new_id("file-")).mkdir()
+            (files / sortable_id("file-")).mkdir()
         assert refusal(uploaded(server, b"a")) == (400, "too_many_files")
         batch = {"input_file_id": made, "endpoint": "/v1/completions", "completion_window": "24h"}
         assert refusal(server.post("/v1/batches", batch)) == (400, "too_many_files")

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from starlette.types import Receive
 
-from millrace.serving.http.errors import HttpError
+from millrace.serving.http.http_errors import HttpError
 from millrace.serving.http.reading import FREE, FREE_BODIES, BodyMemory
 from tests.serving.servers import Server, fake_server, peak_memory
 from tests.waiting import eventually

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from millrace.serving.http import connections
+from millrace.serving.http import http_connection
 from tests.waiting import eventually
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"
@@ -23,9 +23,9 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"
 def address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """A server whose connections have so many seconds for their headers, and for the rest of a body."""
     for name in ("HEADERS_WITHIN", "REST_WITHIN"):
-        monkeypatch.setattr(connections, name, request.param)
+        monkeypatch.setattr(http_connection, name, request.param)
     app = Starlette(routes=[Route("/", lambda _request: PlainTextResponse("there"))])
-    config = uvicorn.Config(app, port=0, http=connections.HttpConnection, lifespan="off", log_level="error")
+    config = uvicorn.Config(app, port=0, http=http_connection.HttpConnection, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

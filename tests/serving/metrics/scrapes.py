@@ -16,9 +16,9 @@ from millrace.model_manager.wire.request_counts import RequestCounter
 from millrace.model_manager.wire.status import EngineStats, JobStatus, ModelStatus, ProcessStatus
 from millrace.model_manager.wire.timings import Timings
 from millrace.serving.http.observers import Observed, ObservedAnswer
-from millrace.serving.metrics.machine import PREFIX, SOURCE_LABELS, MachineMetrics
+from millrace.serving.metrics.machine_metrics import PREFIX, SOURCE_LABELS, MachineMetrics
 from millrace.serving.metrics.request_families import request_families
-from millrace.serving.metrics.requests import RequestCollector
+from millrace.serving.metrics.request_metrics import RequestCollector
 
 STATS = EngineStats(
     running=3,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from millrace.serving.http.errors import HttpError
+from millrace.serving.http.http_errors import HttpError
 from millrace.serving.http.reading import BodyMemory
 from millrace.serving.openai.bodies import decoded
 from millrace.serving.openai.body_size import MOST_LISTS, MOST_VALUES

@@ -10,7 +10,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
 from millrace.model_manager.wire.errors import InvalidRequest
-from millrace.serving.tgi.bodies import read_body, sampling
+from millrace.serving.tgi.generate_body import read_body, sampling
 from tests.serving.servers import MODEL, Server
 
 PROMPT = "Once upon a time"

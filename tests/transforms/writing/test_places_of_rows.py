@@ -19,7 +19,7 @@ __all__ = ["api"]
 MODEL = ModelConfig(model="any", max_num_seqs=4)
 DOCUMENTS = [{"id": number, "prompt": f"Anna Larsen: {number} lamps", "shop": number} for number in range(6)]
 NAMES = ("note", "order_id", "day", "state", "size", "field_class", "tags")
-"""Of the fields of SCHEMA's rows."""
+"""Names of the fields in a row of SCHEMA."""
 
 
 class Seen:

@@ -31,11 +31,11 @@ class _Sent(NamedTuple):
 
     message: Outgoing
     place: WindowedValue
-    """Its element's, without it."""
+    """Timestamp, windows and pane of the element that became the message; the value is left out."""
 
 
 Outcomes = list[tuple[KafkaError | None, _Sent | None]]
-"""An error, and what had it."""
+"""For each message that was sent: the error and the message, or None twice where it is delivered."""
 
 
 class _Send(SendDoFn[KafkaTopic, "_Sender"]):

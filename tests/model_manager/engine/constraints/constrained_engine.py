@@ -103,7 +103,7 @@ class Run:
         while engine.has_work():
             self._step(engine)
         self.steps = engine.stats().steps - before
-        """Those that computed something."""
+        """Steps that computed something."""
         assert engine._blocks.num_free == engine._blocks.num_blocks
         assert self.outputs.keys() | self.failures.keys() == self.requests.keys()
 

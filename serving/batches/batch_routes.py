@@ -15,18 +15,18 @@ from starlette.routing import Route
 from millrace.model_manager.wire.conversion import converted
 from millrace.model_manager.wire.errors import InvalidRequest
 
+from ..files.file_store import OwnerFiles
 from ..files.owners import files_folder, owner_of
 from ..files.paging import page
 from ..files.space import Space, check_count
-from ..files.store import OwnerFiles
-from ..http.errors import NOT_FOUND, HttpError, http_error
+from ..http.http_errors import NOT_FOUND, HttpError, http_error
 from ..http.replies import HungUp
 from ..openai.bodies import decoded
 from ..requests.service import Service
 from .asking import ENDPOINTS
+from .batch_store import Batches, next_id
 from .record import WINDOW_SECONDS, Batch
 from .served_batches import BatchRunner
-from .store import Batches, next_id
 
 _LISTED, _MOST_LISTED = 20, 100
 _MOST_METADATA = 16

@@ -14,12 +14,12 @@ from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.errors import InvalidRequest, MillraceError
 from millrace.model_manager.wire.sampling import MAX_ANSWERS, MAX_STOPS
 
-from ..http.errors import HttpError, http_error
+from ..http.http_errors import HttpError, http_error
 from ..http.replies import HttpReply
 from ..openai.endpoints import ModelEndpoint
 from ..requests.service import Service
-from .answer import GeneratedAnswer
-from .bodies import GenerateBody, ignored, names_of, read_body
+from .generate_body import GenerateBody, ignored, names_of, read_body
+from .generated_answer import GeneratedAnswer
 
 _MOST_PROMPTS = 2
 """A longer text that is truncated: so many times the longest prompt's length is tokenized."""

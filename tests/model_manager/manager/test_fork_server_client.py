@@ -20,8 +20,8 @@ import pytest
 from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.manager import fork_server, fork_server_process
-from millrace.model_manager.manager.fork_server import ForkedProcess, ForkServer
+from millrace.model_manager.manager import fork_server_client, fork_server_process
+from millrace.model_manager.manager.fork_server_client import ForkedProcess, ForkServer
 from millrace.model_manager.manager.launching import Launcher
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.runtime import RuntimeDir
@@ -38,8 +38,8 @@ _BROKEN = (sys.executable, "-c", "raise SystemExit('no torch')")
 @pytest.fixture
 def forking(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     monkeypatch.setattr(fork_server_process, "FORK_SERVER_COMMAND", _STAND_IN)
-    monkeypatch.setattr(fork_server, "_READY_WITHIN", PATIENCE)
-    monkeypatch.setattr(fork_server, "_FORKED_WITHIN", PATIENCE)
+    monkeypatch.setattr(fork_server_client, "_READY_WITHIN", PATIENCE)
+    monkeypatch.setattr(fork_server_client, "_FORKED_WITHIN", PATIENCE)
     made = ForkServer()
     yield made
     made.close()

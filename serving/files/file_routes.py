@@ -11,16 +11,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ..http.errors import NOT_FOUND, SERVER, HttpError
+from ..http.http_errors import NOT_FOUND, SERVER, HttpError
 from ..http.reading import check_encoding
-from ..http.slots import Slots
+from ..http.slots import ClientSlots
 from ..requests.service import Service
-from .content import FileContent
+from .file_content import FileContent
+from .file_store import OwnerFiles, StoredFile
 from .form import Form
 from .owners import files_folder, owner_of
 from .paging import page
 from .space import Space, check_count, too_many_uploads
-from .store import OwnerFiles, StoredFile
 
 _MOST_LISTED = 10_000
 _SLOWEST = 2**16
@@ -44,7 +44,7 @@ class _FileViews:
         self._service = service
         self._settings = service.settings
         self._space = space
-        self._slots = Slots(service.settings.max_uploads)
+        self._slots = ClientSlots(service.settings.max_uploads)
         self.stall_timeout = service.settings.stall_timeout
         self._folder = files_folder(service.settings)
 

@@ -27,7 +27,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .cycles import answer_at_once, body_at_once, close_unless_read, end_with_connection
-from .errors import RETRY_AFTER, SERVER, HttpError
+from .http_errors import RETRY_AFTER, SERVER, HttpError
 from .reading import WHOLE_BODY
 from .replies import ABORT, ANSWER, WATCH
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .batch_results import BatchResults, row_ids
+from .batch_store import BatchFolder
 from .record import Counts
-from .results import BatchResults, row_ids
-from .store import BatchFolder
 from .validation import line_of
 
 

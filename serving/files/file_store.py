@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from .disk import bytes_in, is_id, new_id, private_folder, read_record, sync_folder
+from .disk import bytes_in, is_id, private_folder, read_record, sortable_id, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
 _PREFIX = "file-"
@@ -73,7 +73,7 @@ class OwnerFiles:
         """Remove a file; whoever reads it goes on. Returns the bytes that the disk has back: none where a batch has the
         content under a name of its own.
         """
-        gone = self._folder / f"{_NEW}{new_id(_PREFIX)}"
+        gone = self._folder / f"{_NEW}{sortable_id(_PREFIX)}"
         (self._folder / file_id).rename(gone)
         try:
             is_shared = (gone / "content").lstat().st_nlink > 1
@@ -83,11 +83,11 @@ class OwnerFiles:
 
     def new(self, file_id: str | None = None) -> NewFile:
         """Begin a file, by default under an id of its own."""
-        return NewFile(private_folder(self._folder), file_id or new_id(_PREFIX))
+        return NewFile(private_folder(self._folder), file_id or sortable_id(_PREFIX))
 
     def next_id(self) -> str:
         """An id for a file that is to be written."""
-        return new_id(_PREFIX)
+        return sortable_id(_PREFIX)
 
     def remove_abandoned(self) -> None:
         """Remove what servers that are gone had begun to write."""
@@ -103,7 +103,7 @@ class NewFile:
     def __init__(self, folder: Path, file_id: str) -> None:
         self.id = file_id
         self._place = folder / file_id
-        self._beside = folder / f"{_NEW}{file_id}-{new_id('')[-12:]}"
+        self._beside = folder / f"{_NEW}{file_id}-{sortable_id('')[-12:]}"
         self._beside.mkdir(mode=0o700)
         self.stream = (self._beside / "content").open("wb")
 

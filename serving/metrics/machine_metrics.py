@@ -13,14 +13,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.model_manager.client.status import read_status
+from millrace.model_manager.client.status import ReadStatus, read_status
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.request_counts import RequestCounts
 from millrace.model_manager.wire.status import EndedModel, JobStatus, ModelStatus
 
 from .dead_letters import DeadLetters
 from .request_families import request_families
-from .snapshot import ReadStatus, snapshot
+from .snapshot import snapshot
 
 PREFIX = "millrace:"
 """How every name begins; vLLM's begin with `vllm:`."""

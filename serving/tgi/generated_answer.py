@@ -11,7 +11,7 @@ from millrace.model_manager.wire.request import FinishReason, Output
 
 from ..openai.answers import question
 from ..requests.exchanges import AnswerPart, End, Question
-from .bodies import GenerateBody, GenerateParameters, sampling
+from .generate_body import GenerateBody, GenerateParameters, sampling
 
 _REASONS = {FinishReason.STOP: "eos_token"}
 

@@ -11,7 +11,7 @@ import pytest
 from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineTotals, ProcessStatus
-from millrace.serving.metrics.machine import MachineMetrics
+from millrace.serving.metrics.machine_metrics import MachineMetrics
 from tests.serving.metrics.scrapes import STATUS, Scrape, counted, told
 
 MODEL = {"model_name": "tiny", "engine": "tiny-1"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 import pytest
 
 from millrace.serving.window.figures import Figures
-from millrace.serving.window.watching import Frame, Watching
+from millrace.serving.window.shared_frames import Frame, Watching
 from tests.serving.window.looks import look
 
 

@@ -16,8 +16,8 @@ from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.serving.http.observers import Observed
-from millrace.serving.metrics.machine import MachineMetrics
-from millrace.serving.metrics.requests import RequestCollector
+from millrace.serving.metrics.machine_metrics import MachineMetrics
+from millrace.serving.metrics.request_metrics import RequestCollector
 from tests.serving.metrics.scrapes import Scrape, answer, scraped, told
 from tests.serving.servers import Server, connected, fake_server, request, running
 from tests.serving.window.feeds import feed

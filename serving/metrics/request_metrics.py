@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from millrace.model_manager.wire.request_counts import RequestCounter, RequestCounts
 
 from ..http.observers import Observed
-from .machine import PREFIX
+from .machine_metrics import PREFIX
 from .request_times import phases_of_answer, to_first_token
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..files.disk import is_id, new_id, private_folder, read_record, sync_folder, write_whole
+from ..files.disk import is_id, private_folder, read_record, sortable_id, sync_folder, write_whole
 from .record import Batch
 
 PREFIX = "batch_"
@@ -125,4 +125,4 @@ class Batches:
 
 def next_id() -> str:
     """An id for a new batch."""
-    return new_id(PREFIX)
+    return sortable_id(PREFIX)

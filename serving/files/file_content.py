@@ -7,9 +7,9 @@ from pathlib import Path
 
 from starlette.types import Receive, Scope, Send
 
-from ..http.errors import NOT_FOUND, HttpError
+from ..http.http_errors import NOT_FOUND, HttpError
 from ..http.replies import ABORT
-from .store import StoredFile
+from .file_store import StoredFile
 
 _PIECE = 2**18
 

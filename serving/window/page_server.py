@@ -12,14 +12,16 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
+from millrace.model_manager.client.status import ReadStatus
+
 from ..http.browsers import BrowserCheck
 from ..http.listen_addresses import listening, url
 from ..http.uvicorn_server import Uvicorn, uvicorn_config
-from ..metrics.snapshot import ReadStatus, snapshot
+from ..metrics.snapshot import snapshot
 from .feed import Feed
 from .figures import figures
 from .page import page_routes
-from .watching import Watching
+from .shared_frames import Watching
 
 _HOST = "127.0.0.1"
 _STALL_TIMEOUT = 60.0
