@@ -18,12 +18,14 @@ import psutil
 import pytest
 
 from millrace.model_manager.client.status import stop_models
-from millrace.model_manager.wire.config import cache_folder
+from millrace.model_manager.store import resolve
+from millrace.model_manager.wire.config import EMBEDDED_MODEL, cache_folder
 from tests.job_commands import job_command
 from tests.json_lines import rows_of
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.backends.real_servers import (
     PROGRAMS,
+    VLLM_SERVER,
     counted,
     environment_of,
     python_of,
@@ -45,7 +47,7 @@ FLAGS = {
     "vllm": ["--max_num_seqs=16", "--dtype=float32", "--kv_cache_gib=1", "--backend_options", "enforce_eager=true"],
 }
 """Flags of `millrace run`: few sequences at once, so that a job lasts long enough for what is done to it."""
-SERVERS = ("llama-server", "triton", "ray")
+SERVERS = ("llama-server", "vllm-server", "triton", "ray")
 T = TypeVar("T")
 
 __all__ = ["ray_folder", "short_folder"]
@@ -57,10 +59,10 @@ pytestmark = pytest.mark.engines
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_folder: Path) -> Iterator[Path]:
     """A runtime folder and a folder for temporary files of the jobs' own."""
     folder = tmp_path / "rt"
-    (tmp_path / "scratch").mkdir()
+    scratch = ray_folder / "scratch"  # vLLM has sockets there, so its path must be short
+    scratch.mkdir()
     monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
-    assert ray_folder.exists()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     yield folder
     stop_models(folder)
 
@@ -118,6 +120,10 @@ def server_flags(name: str, folder: Path, port: int) -> list[str]:
             model = str(write_gguf(folder / "tiny-f32.gguf"))
             command = shlex.join([*python_of("llama_cpp"), str(PROGRAMS / "llama.py"), "{model}", "{port}"])
             options = ["preset=llama-server", "dialect=llama-completion"]
+        case "vllm-server":
+            model = str(resolve(EMBEDDED_MODEL))
+            alone = "env OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind"  # its threads spin
+            command, options = f"{alone} {environment_of('vllm')} {VLLM_SERVER}", ["preset=vllm"]
         case "triton":
             model = "m"
             words = [*python_of("pytriton"), str(PROGRAMS / "triton.py"), "{port}", str(free_port()), str(folder)]
@@ -126,8 +132,10 @@ def server_flags(name: str, folder: Path, port: int) -> list[str]:
             model = str(serve_config(folder, port))
             command = f"{environment_of('ray').with_name('serve')} run {{model}}"
             options = ["preset=ray", "dialect=openai-completions", "served_model=m"]
-    flags = ["--backend=server", f"--model={model}", "--max_num_seqs=8", f"--server_command={command}"]
-    return [*flags, "--backend_options", "hang_timeout=5", f"port={port}", *options]
+    slow = name == "vllm-server"  # on a busy machine its health route takes seconds
+    flags = ["--backend=server", f"--model={model}", f"--max_num_seqs={32 if slow else 8}"]
+    flags += [f"--server_command={command}", "--backend_options", f"hang_timeout={30 if slow else 5}"]
+    return [*flags, f"port={port}", *options]
 
 
 @pytest.fixture(scope="module", params=[*FLAGS, *SERVERS])

@@ -5,6 +5,8 @@ An answer that goes on from its tokens goes on at the route of completions.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
@@ -21,10 +23,13 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.backends.real_servers import PATIENCE, VLLM_SERVER, Family, family, kill, main_process
+from tests.model_manager.backends.scenarios import CAPITALS, SCHEMA
+from tests.model_manager.store.checkpoints import EMBEDDED
 from tests.waiting import eventually
 
 __all__ = ["family"]
 
+END = json.loads((EMBEDDED / "config.json").read_bytes())["eos_token_id"]
 PROMPTS = [f"Once upon a time number {index}" for index in range(24)]
 
 
@@ -32,6 +37,31 @@ def greedy(client: EngineClient) -> list[Output]:
     params = [SamplingParams(max_tokens=4 + index % 9) for index in range(len(PROMPTS))]
     futures = [client.submit(prompt, each, request_id=prompt) for prompt, each in zip(PROMPTS, params, strict=True)]
     return [future.result(PATIENCE) for future in futures]
+
+
+def stopped(client: EngineClient) -> list[tuple[str, int | str | None]]:
+    """Texts of answers up to a stop string, and which one came."""
+    stops = ("la", "idr")  # of "Madridrid" the second one begins in one token and ends in the next
+    params = SamplingParams(stop=stops, max_tokens=30, logit_bias={END: -100})
+    futures = [client.submit(prompt, params, request_id=f"stops: {prompt}") for prompt in CAPITALS]
+    found = [future.result(PATIENCE) for future in futures]
+    assert {each.stop_reason for each in found} >= {*stops}, "no answer came to it"
+    return [(each.text, each.stop_reason) for each in found]
+
+
+def expect_constraints_held(client: EngineClient) -> None:
+    """All that the preset names."""
+
+    def answer(**constraint: Any) -> str:
+        asked = {"constraint": constraint, "temperature": 1.0, "seed": 7, "max_tokens": 80}
+        return client.submit("Go ", SamplingParams.parse(asked), request_id=str(constraint)).result(PATIENCE).text
+
+    assert answer(choice=["left", "right"]) in ("left", "right")
+    assert re.fullmatch("(yes|no){2,4}", answer(regex="(yes|no){2,4}"))
+    found = json.loads(answer(json_schema=SCHEMA))
+    assert found.keys() == {"n", "ok"}
+    assert 0 <= found["n"] <= 99
+    assert isinstance(json.loads(answer(json=True)), dict)
 
 
 def opened(folder: Path, *, chat: bool = True, **settings: Any) -> EngineClient:
@@ -53,6 +83,7 @@ def test_vllms_server_answers_as_our_engine_does_and_is_started_again_when_it_is
     options = {"preset": "vllm", "command": program}
     with opened(tmp_path / "ours", model=EMBEDDED_MODEL, dtype="float32", num_threads=1) as ours:
         expected = greedy(ours)
+        expected_to_stop = stopped(ours)
     model = str(resolve(EMBEDDED_MODEL))
     with opened(tmp_path / "theirs", model=model, backend="server", backend_options=options) as client:
         found = greedy(client)
@@ -61,8 +92,8 @@ def test_vllms_server_answers_as_our_engine_does_and_is_started_again_when_it_is
         assert [output.prompt_tokens for output in found] == [output.prompt_tokens for output in expected]
         assert client.info.max_model_len == 512
 
-        choice = SamplingParams.parse({"constraint": {"choice": ["left", "right"]}, "temperature": 1.0, "seed": 7})
-        assert client.submit("Go ", choice, request_id="choice").result(PATIENCE).text in ("left", "right")
+        assert stopped(client) == expected_to_stop
+        expect_constraints_held(client)
         sampled = SamplingParams(temperature=1.0, top_k=20, seed=3, max_tokens=9)
         twice = [client.submit("Say", sampled, request_id=name).result(PATIENCE).text for name in "ab"]
         assert twice[0] == twice[1]
