@@ -97,7 +97,12 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def _takes(found: re.Match[str], choices: str) -> str:
-    return f"{found[1]} {found[2]}: takes {choices.replace(chr(39), '')}"
+    """What is said of a value that is none of the choices; one without a flag needs no other name."""
+    told = choices.replace("'", "")
+    if found[1].startswith("-"):
+        return f"{found[1]} {found[2]}: takes {told}"
+    meant = nearest(found[2], told.split(", "))
+    return f"unexpected argument {found[2]!r}{did_you_mean(meant, f'takes {told}')}"
 
 
 def _kind(name: str) -> str:

@@ -201,6 +201,7 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --server_command 'serve --port 8000'",
         "run --input rows.jsonl --server_command 'serve \"{port}'",
         "engines install",
+        "engines instal vllm",
         "engines install vlm",
         "engines install fake",
         "engines install openvino --device cuda",
