@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any
+from unittest import mock
 
 from millrace.model_manager.client import attempts
 from millrace.model_manager.client.session import Session, WouldWait
@@ -59,18 +60,22 @@ def tell_client(data: bytes, *, is_greeted: bool) -> None:
     """
     failed: list[Any] = []
     hook, threading.excepthook = threading.excepthook, failed.append
-    attempts._LONGEST_PAUSE = 0.0
     ours, theirs = socket.socketpair()
     try:
-        session = Session(OpenModel(CONFIG, ""), _OneManager(Connection(theirs, ManagerToClient)), _SETTINGS, None)  # type: ignore[arg-type]
-        with ours:
-            futures = _converse(session, ours, data, is_greeted=is_greeted)
-        _check(futures)
-        session.close()
+        with mock.patch.object(attempts, "_LONGEST_PAUSE", 0.0):
+            _talk(ours, theirs, data, is_greeted=is_greeted)
     finally:
         threading.excepthook = hook
     if failed:
         raise failed[0].exc_value
+
+
+def _talk(ours: socket.socket, theirs: socket.socket, data: bytes, *, is_greeted: bool) -> None:
+    session = Session(OpenModel(CONFIG, ""), _OneManager(Connection(theirs, ManagerToClient)), _SETTINGS, None)  # type: ignore[arg-type]
+    with ours:
+        futures = _converse(session, ours, data, is_greeted=is_greeted)
+    _check(futures)
+    session.close()
 
 
 def _converse(session: Session, sock: socket.socket, data: bytes, *, is_greeted: bool) -> list[Future[Any]]:
