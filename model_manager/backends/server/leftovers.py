@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
 _SHARED = "/dev/shm"
 _WRITABLE = re.compile(rf"^\S+ rw.s \S+ \S+ +(\d+) +({_SHARED}/[^/\n]+)$", re.MULTILINE)
 """A line of /proc/PID/maps: a mapping that several processes write to; its inode and path."""
@@ -58,7 +60,7 @@ class Leftovers:
         with self._lock:
             left = {path for path, inode in self._own.items() if inode and _inode(path) == inode}
             if left:
-                left -= {path for pid in _pids() for path in _used(pid)}
+                left -= {path for pid in psutil.pids() for path in _used(pid)}
             for path in left:
                 _remove(Path(path))
             self._own = {}
@@ -98,9 +100,3 @@ def _inode(path: str) -> int:
         is_own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
         return found.st_ino if is_own else 0
     return 0
-
-
-def _pids() -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-    return []

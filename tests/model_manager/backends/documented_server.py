@@ -61,7 +61,7 @@ def serve(path: Path, arguments: list[str]) -> None:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-            """A line for each request is of no use."""
+            """Print nothing for a request."""
 
     host, port = [values[flag] for flag in server["flags"][:2]] or ("127.0.0.1", server["port"])
     path.with_suffix(".pid").write_text(str(os.getpid()))

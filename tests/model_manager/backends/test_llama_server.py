@@ -63,10 +63,10 @@ def opened(machine: Machine, model: Path, dialect: str) -> EngineClient:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one server, or of our engine."""
+    """Answers of one server, or of our engine."""
 
     greedy: list[Output]
-    """Of up to 1 to 24 tokens."""
+    """Answers of 1 to 24 tokens at most."""
     stopped: list[Output]
     """Up to a stop string, if one comes."""
 
@@ -100,7 +100,7 @@ def expect_as_stopped(found: list[Output], expected: list[Output]) -> None:
 
 
 def expect_constraints(client: EngineClient, dialect: str) -> None:
-    """Those that the dialect names are held, others are refused."""
+    """Constraints that the dialect names are held, others are refused."""
 
     def answer(**params: Any) -> Any:
         asked = SamplingParams.parse({"max_tokens": 80, "temperature": 1.0, "seed": 5} | params)

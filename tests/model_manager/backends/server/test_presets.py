@@ -38,7 +38,7 @@ class Documented:
     program: str
     words: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    """Those with a value; the first one says the host, the second one the port."""
+    """Options with a value: the first one says the host, the second one the port."""
     switches: tuple[str, ...] = ()
     health: str = "/health"
 
