@@ -29,6 +29,15 @@ def status_of(runtime: Path) -> Status | None:
     return None
 
 
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime folder of the test's own; no manager is left in it."""
+    folder = tmp_path / "rt"
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
+    yield folder
+    stop_models(folder)
+
+
 def processes_of(runtime: Path) -> Iterator[psutil.Process]:
     """All but this one; `info` has their environ and cmdline."""
     for process in psutil.process_iter(["environ", "cmdline"]):

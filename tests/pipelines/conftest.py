@@ -8,17 +8,11 @@ import pytest
 from millrace.model_manager.client.status import stop_models
 from tests import quick_beam
 from tests.pipelines.refusals import Refused
+from tests.runtime_folders import runtime
+
+__all__ = ["runtime"]
 
 quick_beam.compute_once()
-
-
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime folder of the test's own; no manager is left in it."""
-    folder = tmp_path / "rt"
-    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
-    yield folder
-    stop_models(folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millrace.model_manager.client.status import stop_models
 from millrace.pipelines.cli import dispatch
 from tests.json_lines import rows_of, write_rows
 from tests.model_manager.backends.gguf_files import write_gguf
+from tests.runtime_folders import runtime
+
+__all__ = ["runtime"]
 
 pytestmark = pytest.mark.engines
 
@@ -25,15 +27,6 @@ CONSTRAINTS = {
     "ctranslate2": ({"regex": "a+"}, "the back end ctranslate2 takes no constraint"),
 }
 """A constraint that it cannot hold an output to, and what is said of it."""
-
-
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime folder of the test's own; no manager is left in it."""
-    folder = tmp_path / "rt"
-    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(folder))
-    yield folder
-    stop_models(folder)
 
 
 @pytest.mark.usefixtures("runtime")
