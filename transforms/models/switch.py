@@ -176,10 +176,14 @@ class ModelSwitch:
             wanted = self._opening is opening
             self._opening = None if wanted else self._opening
             is_new = wanted and (client.model, client.key) != (before.model, before.key)
-            self._current = client if is_new else self._current
+            if is_new:
+                self._current = client
+                self._changes.append(ModelChange(client.model))
             self._lock.notify_all()
         if is_new:
-            self._changed(before, client)
+            _log.info(
+                "the model is %s (%s) from here on, no longer %s", client.model, client.info.revision, before.model
+            )
             before.retire()
         self.finish(before if is_new else client)
 
@@ -222,16 +226,11 @@ class ModelSwitch:
 
     # ── what is said of it ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _changed(self, before: Client, now: Client) -> None:
-        _log.info("the model is %s (%s) from here on, no longer %s", now.model, now.info.revision, before.model)
-        with self._lock:
-            self._changes.append(ModelChange(now.model))
-
     def _failed(self, model: str, error: Exception) -> None:
         ours = isinstance(error, MillraceError)
         why = str(error) if ours else f"{type(error).__name__}: {error}"
         kind = type(error).__name__ if ours else "other"
         stays = self._current.model if self._current else self._options.model.model
-        _log.warning("the model stays %s: the update to %s failed: %s", stays, model, why)
         with self._lock:
             self._changes.append(ModelChange(model, kind))
+        _log.warning("the model stays %s: the update to %s failed: %s", stays, model, why)
