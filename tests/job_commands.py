@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from tests.forked_commands import Popen
 
 NO_PIP_FREEZE = "--experiments=disable_logging_submission_environment"
 """A flag of Beam's: else `pip freeze` takes a second of each job on a runner elsewhere."""
@@ -18,9 +19,9 @@ def job_command(command: str, source: object, output: object) -> list[str]:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], **pipes: Any) -> Iterator[subprocess.Popen[str]]:
+def started(command: Sequence[str], **pipes: Any) -> Iterator[Popen]:
     """The process of a command; killed with -9 at the end, if it is still there."""
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    with Popen(command, text=True, **pipes) as process:
         try:
             yield process
         finally:

@@ -39,11 +39,22 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def processes_of(runtime: Path) -> Iterator[psutil.Process]:
-    """All but this one; `info` has their environ and cmdline."""
-    for process in psutil.process_iter(["environ", "cmdline"]):
-        mine = (process.info["environ"] or {}).get("MILLRACE_RUNTIME_DIR") == str(runtime)
-        if mine and process.pid != os.getpid():
-            yield process
+    """All but this one; `info` has their cmdline. Reads the environments as they are: psutil parses each whole."""
+    variable = os.fsencode(f"\0MILLRACE_RUNTIME_DIR={runtime}\0")
+    for pid in psutil.pids():
+        if pid != os.getpid() and variable in b"\0" + _environ(pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                process.info = process.as_dict(["cmdline"])
+                yield process
+
+
+def _environ(pid: int) -> bytes:
+    """As the kernel has it; empty if the process has ended, or is another user's."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 EMBEDDED = ModelConfig(model=EMBEDDED_MODEL)

@@ -31,10 +31,15 @@ def without_unused_clients(flags: Sequence[str]) -> Iterator[None]:
     """Import Beam in two thirds of the time. Hidden libraries can be imported afterwards; Beam's modules, once
     imported, stay without them. Not for use while other threads import.
     """
+    with without(unused_clients(flags)):
+        yield
+
+
+def unused_clients(flags: Sequence[str]) -> list[str]:
+    """The libraries that a job with these flags does without."""
     words = " ".join(flags).lower()
     not_named = [name for name, texts in _USED_WHERE_NAMED.items() if not any(text in words for text in texts)]
-    with without([] if _USERS_CODE.search(words) else [*_NEVER_USED, *not_named]):
-        yield
+    return [] if _USERS_CODE.search(words) else [*_NEVER_USED, *not_named]
 
 
 def left_out() -> list[str]:

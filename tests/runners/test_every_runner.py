@@ -6,7 +6,6 @@ RUNNER=prism, or the beginning of any other target's name, runs those alone.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import uuid
 from collections import Counter
@@ -23,6 +22,7 @@ from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.elements.completions import Completion, DeadLetter
 from millrace.transforms.generate import Generate
+from tests.forked_commands import run
 from tests.job_commands import job_command
 from tests.json_lines import rows_of
 from tests.runners.targets import EVERY_ENVIRONMENT, ONE_OF_EACH, Servers, Target, only_on
@@ -60,7 +60,7 @@ def test_millrace_run_completes_every_row_once_and_leaves_nothing(
     command += ["--max_tokens=16", "--linger=1", "--orphan_grace=1", "--hang_timeout=120", "--log_level=info"]
     command += target.job_flags(servers)
     with watched(runtime) as seen:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        ended = run(command, timeout=500)
     assert ended.returncode == 0, ended.stderr[-5000:]
     completed = rows_of(tmp_path, "out/c-*.jsonl")
     assert sorted(row["id"] for row in completed) == sorted(f"{f}-{n}" for f in range(FILES) for n in range(ROWS))

@@ -12,6 +12,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from tests.runtime_folders import processes_of, status_of
 from tests.servers.kafka import until
+from tests.waiting import timed
 
 WITHIN = 240.0
 """Seconds, on a machine that may be very busy."""
@@ -55,8 +56,9 @@ def repeatedly(look: Callable[[], None], every: float = _POLL) -> Iterator[None]
     over = threading.Event()
 
     def go_on() -> None:
-        while not over.wait(every):
-            look()
+        pause = every
+        while not over.wait(pause):
+            pause = max(every, timed(look)[1])
 
     thread = threading.Thread(target=go_on, daemon=True)
     thread.start()

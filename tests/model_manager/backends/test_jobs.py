@@ -20,7 +20,7 @@ import pytest
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, cache_folder
-from tests.job_commands import job_command
+from tests.job_commands import job_command, started
 from tests.json_lines import rows_of
 from tests.model_manager.backends.gguf_files import write_gguf
 from tests.model_manager.backends.real_servers import (
@@ -185,11 +185,8 @@ def job(folder: Path, rows: int, subject: Subject, *flags: str) -> Iterator[subp
     asked = (row(number, has_model=subject.has_model) for number in range(rows))
     source.write_text("".join(json.dumps(each) + "\n" for each in asked))
     command = [*job_command("run", source, folder / "c"), *flags, *subject.flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with started(command, stderr=subprocess.PIPE) as process:
+        yield process
 
 
 def complete(process: subprocess.Popen[str], folder: Path, rows: int, subject: Subject) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_commands import run
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
 from tests.pipelines.job.job_processes import caught, go_on, ids, nothing_is_left
@@ -148,8 +149,6 @@ def test_a_job_that_loses_its_manager_for_good_says_how_to_go_on(
 
 
 def _resumed(prompts: Path, output: Path) -> None:
-    resumed = subprocess.run(
-        command(prompts, output, "--resume"), capture_output=True, text=True, check=False, timeout=WITHIN
-    )
+    resumed = run(command(prompts, output, "--resume"), timeout=WITHIN)
     assert resumed.returncode == 0, resumed.stderr
     is_whole(output)

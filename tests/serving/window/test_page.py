@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from millrace.model_manager.client.status import stop_models
 from millrace.model_manager.wire.job_progress import JobFile, born
+from tests.forked_commands import run
 from tests.job_commands import job_command, started
 from tests.runtime_folders import status_of
 from tests.servers.chromium import browser
@@ -212,7 +213,7 @@ def test_without_a_manager_the_page_says_so_and_sees_the_next_one(chromium: Brow
     environment = os.environ | {"MILLRACE_RUNTIME_DIR": str(runtime)}
 
     def run_job() -> None:
-        subprocess.run([*command, "--linger=300"], check=True, capture_output=True, env=environment)
+        assert run([*command, "--linger=300"], env=environment).returncode == 0
 
     try:
         with top(runtime) as url, viewed(chromium, url) as page:
