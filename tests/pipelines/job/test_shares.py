@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,11 @@ def both_wait(runtime: Path) -> bool:
     return status is not None and len(status.jobs) == 2 and status.models[0].outstanding >= 2 * FULL
 
 
+def has_given(runtime: Path, tokens: int) -> bool:
+    """Whether both jobs together have been given so many."""
+    return sum(weights(runtime).values()) >= tokens
+
+
 def given_while_both_wait(runtime: Path, engine: int) -> Iterator[dict[float, int]]:
     """The tokens of each job by its weight, from one time that both wait to the next; the engine stands still before
     and after. Left out is where a job may have been given all that it had sent: it did not wait then.
@@ -53,7 +59,7 @@ def given_while_both_wait(runtime: Path, engine: int) -> Iterator[dict[float, in
         eventually(lambda: both_wait(runtime), "both jobs wait")
         before = weights(runtime)
         go_on(engine)
-        eventually(lambda: sum(weights(runtime).values()) >= sum(before.values()) + AT_ONCE * TOKENS)
+        eventually(partial(has_given, runtime, sum(before.values()) + AT_ONCE * TOKENS))
         os.kill(engine, signal.SIGSTOP)
         eventually(lambda: both_wait(runtime), "both jobs wait again")
         after = weights(runtime)
