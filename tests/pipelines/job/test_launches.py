@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, JobStatus, ModelStatus
+from millrace.pipelines.flags.job_options import parse
+from millrace.pipelines.job import launches
 from millrace.pipelines.job.launches import Launches, _noted
 from millrace.pipelines.places.provenance import write_note
 from millrace.transforms.writing.output_files import OutputFiles
@@ -62,6 +65,22 @@ def test_the_next_launch_goes_on_from_the_note_and_a_model_that_ended_counts() -
     assert noted.computed == 75
     look(noted, status("two", 1000), begins=True)
     assert noted.computed == 75
+
+
+def test_a_look_that_ends_after_the_job_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of a job that is done was removed by then."""
+    monkeypatch.setattr(launches, "_LOOK", 0.01)
+    options = parse(["--input", "a.jsonl", "--output", f"{tmp_path}/c"])
+    ended = threading.Event()
+
+    def answered_late() -> Status:
+        ended.set()
+        return status("one", 5)
+
+    noted = launches._Noted(options, OutputFiles(f"{tmp_path}/c"), answered_late)
+    noted.run(0.0, ended)
+    assert noted.launches.managers == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
