@@ -115,21 +115,23 @@ class _Noted:
         self.launches.launches += 1
         self._files, self._read, self._job = files, read, options.job
         self._models = {model.name for model in (options.model, *options.models)}
+        self._lock = threading.Lock()
 
     def run(self, every: float, stop: threading.Event) -> None:
         """Look each second until the job's end, and note it so often. A note that cannot be written fails no job."""
         due = time.monotonic()
         while not stop.wait(_LOOK):
-            if self.look() and time.monotonic() >= due:
+            if self.look() and not stop.is_set() and time.monotonic() >= due:  # the manager may answer late
                 if not self._write():
                     return
                 due = time.monotonic() + every
 
     def look(self, *, begins: bool = False) -> bool:
         """Look at the manager; False if it does not answer."""
-        status = self._read()
-        if status is not None:
-            self.launches.look(status, self._models, self._job, begins=begins)
+        with self._lock:  # so that no status is counted after a newer one
+            status = self._read()
+            if status is not None:
+                self.launches.look(status, self._models, self._job, begins=begins)
         return status is not None
 
     def _write(self) -> bool:

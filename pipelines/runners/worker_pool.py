@@ -87,8 +87,9 @@ class WorkerProcesses:
         self.stop(worker_id)
         arguments = [f"--id={worker_id}", *(f"--{name}_endpoint={url}" for name, url in endpoints.items())]
         with self._lock:
-            self._running[worker_id] = subprocess.Popen([*self._command, *arguments], stdin=subprocess.DEVNULL)
-        _log.info("worker %s is process %d", worker_id, self._running[worker_id].pid)
+            process = subprocess.Popen([*self._command, *arguments], stdin=subprocess.DEVNULL)
+            self._running[worker_id] = process
+        _log.info("worker %s is process %d", worker_id, process.pid)  # it may be stopped already
 
     def stop(self, worker_id: str) -> None:
         """End a worker. An unknown id means that the worker has ended."""

@@ -18,6 +18,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL
 from millrace.pipelines.cli import dispatch
 from tests.job_commands import job_command, started
+from tests.pipelines.answers import answered
 from tests.pipelines.refusals import Refused
 from tests.terminals import lines_of, on_terminal
 from tests.waiting import eventually
@@ -74,9 +75,9 @@ def test_a_run_can_be_watched_and_stopped(runtime: Path, tmp_path: Path, capsys:
     assert demo in ended.stderr.splitlines(), "at the start"
     assert "demo" not in ended.stdout, "and once"
     assert "Traceback" not in ended.stderr
-    assert dispatch(["ps"]) == 0
+    answered("ps")
     assert re.search(r"millrace-tiny@folder-\w+ \(none\): ready", capsys.readouterr().out), "name, revision, formats"
-    assert dispatch(["ps", "--json"]) == 0
+    answered("ps", "--json")
     status = json.loads(capsys.readouterr().out)
     assert status["jobs"][0]["finished"] == 2
     assert re.match(rf"run to {output}, \w+$", status["jobs"][0]["job"])

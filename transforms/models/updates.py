@@ -101,20 +101,25 @@ class FileWatch:
                     _log.warning("%s cannot be read, and the model stays: %s", self._file.path, trouble)
                 self._trouble = trouble
                 return
-        if text is not None:
-            self._tell(text)
+            if text is not None:
+                self._tell(text)  # before another look finds a later text
 
     def _new_text(self) -> str | None:
-        found = match(self._file.path)
-        if not found:
+        path, stamp = self._found()
+        if path is None or stamp == self._seen:
             return None
-        stamp = found[0].last_updated_in_seconds, found[0].size_in_bytes
-        if stamp == self._seen:
-            return None
-        with open_file(found[0].path) as stream:
+        with open_file(path) as stream:
             text = stream.read(_MOST_BYTES).decode()
+        if self._found() != (path, stamp):  # it is being written: the next look reads it, and tells it once
+            return None
         self._seen, self._trouble = stamp, ""
         return text
+
+    def _found(self) -> tuple[str | None, tuple[float, int]]:
+        """The file's path, if it is there, and what tells that it was written."""
+        for file in match(self._file.path):
+            return file.path, (file.last_updated_in_seconds, file.size_in_bytes)
+        return None, (0.0, 0)
 
     def start(self) -> None:
         """Look again every so often, until it is stopped."""

@@ -5,6 +5,7 @@ source ─► its readers, each with where it begins ─► redistribute ─► 
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from .unbounded import END, FROM_START, OWN_WATERMARK, PositionTracker, ReadingT
 
 _listeners: list[Callable[[], None]] = []
 _set_up = weakref.WeakSet["ReaderDoFn[Any, Any]"]()
+_setting_up = threading.Lock()
+"""Held by whoever changes or copies `_set_up`: no set can be copied while another thread adds to it."""
 
 
 @contextmanager
@@ -44,7 +47,9 @@ def tell_reading() -> None:
 
 def give_back_uncommitted() -> None:
     """Have this process's readers give back what they hold, at the end of a job whose runner may not have told them."""
-    for reader in list(_set_up):
+    with _setting_up:
+        readers = list(_set_up)
+    for reader in readers:
         reader.give_back()
 
 
@@ -95,7 +100,8 @@ class ReaderDoFn(ConnectedDoFn[AddressT, ConnectionT]):
 
     def setup(self) -> None:
         super().setup()
-        _set_up.add(self)
+        with _setting_up:
+            _set_up.add(self)
         tell_reading()
 
     def give_back(self) -> None:

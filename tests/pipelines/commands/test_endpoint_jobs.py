@@ -11,6 +11,7 @@ import pytest
 from millrace.pipelines.cli import dispatch
 from tests.json_lines import write_rows
 from tests.model_manager.backends.stand_in_server import Behaviour, Servers, serving
+from tests.pipelines.answers import answered
 from tests.pipelines.commands.job_graphs import graphs_of
 
 Run = Callable[..., tuple[int, str]]
@@ -86,7 +87,7 @@ def test_a_key_is_in_nothing_that_a_job_shows_or_leaves(
     _, said = run(server.url, *flags)
     assert "secret" not in said
     for flags in ([], ["--json"]):
-        assert dispatch(["ps", *flags]) == 0
+        answered("ps", *flags)
         shown = capsys.readouterr().out
         assert "manager" in shown
         assert '"m"' in shown or "model    m: " in shown

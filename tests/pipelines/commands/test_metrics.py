@@ -25,6 +25,7 @@ from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, Mo
 from millrace.model_manager.wire.messages import Status
 from millrace.pipelines.cli import dispatch
 from tests.job_commands import started
+from tests.pipelines.answers import answered
 from tests.processes import stopped
 from tests.runtime_folders import status_of
 from tests.serving.metrics.scrapes import Scrape, scraped
@@ -103,7 +104,7 @@ def test_what_it_says_during_a_job_never_falls_and_agrees_in_the_end_with_ps(
             run("--linger=300", step=0.05)
         last = eventually(lambda: up(url))
         capsys.readouterr()
-        eventually(lambda: dispatch(["ps", "--json"]) == 0)  # a manager may stand still for longer than it waits
+        answered("ps", "--json")
         status = json.loads(capsys.readouterr().out)
     assert any(0 < each.total("job_rows_done_total") < 300 for each in scrapes)
     assert any(each.total("num_requests_running") > 0 for each in scrapes)

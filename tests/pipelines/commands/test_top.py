@@ -67,7 +67,7 @@ def unstyled(shown: str) -> str:
 
 @pytest.mark.usefixtures("machine")
 def test_json_is_one_object_with_jobs_models_rows_and_dead_letters() -> None:
-    seen = figures()
+    seen = eventually(lambda: (found := figures())["status"] and found, "the manager answers")
     (job,) = seen["jobs"]
     assert (job["command"], job["total"], job["failed"]) == ("run", 5001, 1)
     assert [letter["error"] for letter in seen["dead_letters"]] == ["InvalidRequest"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +16,29 @@ from tests.pipelines.refusals import Refused
 from tests.servers.otlp import Collector, collector, hanging_collector
 
 SECRET = "hush"
+_PATIENCE = 300.0
+_PATIENT = f"""
+import sys
+if "millrace.pipelines.runners.sdk_worker" in sys.orig_argv:
+    from millrace.model_manager.client import trace_export
+    trace_export._LAST_WITHIN = trace_export._TIMEOUT = {_PATIENCE}
+"""
 
 
 @pytest.fixture
 def received() -> Iterator[Collector]:
     with collector() as found:
         yield found
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here and in workers, spans wait for a collector that stands still."""
+    for name in ("_LAST_WITHIN", "_TIMEOUT"):
+        monkeypatch.setattr(trace_export, name, _PATIENCE)
+    (at_start := tmp_path / "at_start").mkdir()
+    (at_start / "sitecustomize.py").write_text(_PATIENT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(at_start), os.environ.get("PYTHONPATH", "")]))
 
 
 def job(folder: Path, *flags: str) -> list[str]:
@@ -31,7 +49,7 @@ def job(folder: Path, *flags: str) -> list[str]:
     return ["run", "--input", f"{folder}/rows.jsonl", "--output", f"{folder}/out", "--overwrite", *flags]
 
 
-@pytest.mark.usefixtures("shared_runtime")
+@pytest.mark.usefixtures("shared_runtime", "patient")
 def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: Collector) -> None:
     workers = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     flags = ["--backend", "fake", "--ignore_eos", "--otlp_endpoint", received.url]
@@ -52,11 +70,10 @@ def test_each_row_is_a_trace_with_its_requests_below(tmp_path: Path, received: C
     assert not any(SECRET.encode() in body for body in received.bodies)
 
 
-@pytest.mark.usefixtures("shared_runtime")
+@pytest.mark.usefixtures("shared_runtime", "patient")
 def test_a_failed_row_and_a_server_that_is_asked_again_are_seen(
     tmp_path: Path, received: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_export, "_LAST_WITHIN", 300.0)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
     with serving() as servers:
         flags = ["--model", "m", "--endpoint", _busy_once(servers), "--traces"]

@@ -50,16 +50,20 @@ def in_full_swing(runtime: Path, output: Path) -> dict[str, int]:
 
 @contextlib.contextmanager
 def caught(
-    start: Callable[[], AbstractContextManager[subprocess.Popen[str]]], runtime: Path, output: Path, rows: int
+    start: Callable[[], AbstractContextManager[subprocess.Popen[str]]],
+    runtime: Path,
+    output: Path,
+    rows: int,
+    also: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
     """A job of so many rows in its middle, and the pids of manager and engine. The job and its engine are stopped, so
-    that nothing is over before the test strikes: `go_on` ends that.
+    that nothing is over before the test strikes: `go_on` ends that. `also`: what must be so by then, too.
 
     A job that was over before anybody looked is started anew, with nothing left of the first.
     """
     for _ in range(_TRIES):
         with start() as process:
-            if pids := _middle(process, runtime, output, rows):
+            if pids := _middle(process, lambda: also() and _stopped(process, runtime, output, rows)):
                 try:
                     yield process, pids
                 finally:
@@ -88,9 +92,9 @@ def _pids(runtime: Path, output: Path) -> dict[str, int] | None:
     return found if found.keys() >= {"manager", "engine"} else None
 
 
-def _middle(process: subprocess.Popen[str], runtime: Path, output: Path, rows: int) -> dict[str, int] | None:
+def _middle(process: subprocess.Popen[str], stopped: Callable[[], object]) -> dict[str, int] | None:
     """The pids, once job and engine are stopped in the middle of the job; None if the job ended before that."""
-    found = eventually(lambda: _stopped(process, runtime, output, rows) or process.poll() is not None)
+    found = eventually(lambda: stopped() or process.poll() is not None)
     return found if isinstance(found, dict) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import EndedModel, EngineStats, EngineTotals, JobStatus, ModelStatus
+from millrace.pipelines.flags.job_options import parse
+from millrace.pipelines.job import launches
 from millrace.pipelines.job.launches import Launches, _noted
 from millrace.pipelines.places.provenance import write_note
 from millrace.transforms.writing.output_files import OutputFiles
@@ -64,6 +67,22 @@ def test_the_next_launch_goes_on_from_the_note_and_a_model_that_ended_counts() -
     assert noted.computed == 75
 
 
+def test_a_look_that_ends_after_the_job_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of a job that is done was removed by then."""
+    monkeypatch.setattr(launches, "_LOOK", 0.01)
+    options = parse(["--input", "a.jsonl", "--output", f"{tmp_path}/c"])
+    ended = threading.Event()
+
+    def answered_late() -> Status:
+        ended.set()
+        return status("one", 5)
+
+    noted = launches._Noted(options, OutputFiles(f"{tmp_path}/c"), answered_late)
+    noted.run(0.0, ended)
+    assert noted.launches.managers == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
     command = job_command("run", prompts, output / "c")
     quick = ["--backend=fake", f"--max_tokens={TOKENS}", "--ignore_eos", "--no-report", "--linger=300"]
@@ -106,8 +125,7 @@ def test_a_resumed_job_counts_what_was_computed_before_its_launcher_was_killed(
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")
     rows = write_rows(tmp_path / "rows.jsonl", ({"id": f"p{n}", "prompt": f"question {n}"} for n in range(ROWS)))
     output, note = tmp_path / "out", tmp_path / "out/.millrace/c.launches.json"
-    with caught(lambda: job(rows, output), runtime, output, ROWS) as (process, _):
-        assert note.exists()
+    with caught(lambda: job(rows, output), runtime, output, ROWS, also=note.exists) as (process, _):
         process.kill()
     with job(rows, output, "--resume") as process:
         shown, errors = process.communicate(timeout=300)

@@ -88,8 +88,8 @@ class Job:
             _ = (results, failed) | WriteCompletions(str(self.folder / output / "c"))
 
     def written(self) -> int:
-        """Rows of the running job that are on the disk."""
-        return len(rows_of(self.folder, "out/c.tmp/*/completions-*.jsonl"))
+        """Rows of the running job that are on the disk; the last one may be being written."""
+        return sum(path.read_bytes().count(b"\n") for path in self.folder.glob("out/c.tmp/*/completions-*.jsonl"))
 
     def name(self, model: str) -> None:
         """As one should write a file that others read."""

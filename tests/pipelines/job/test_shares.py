@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,10 @@ from tests.waiting import eventually
 
 ROWS, TOKENS, HELD = 1200, 8, 2 * 4
 """Rows of each job; output tokens of each row; requests that the engine holds, half of them waiting."""
+FULL = 2 * HELD
+"""Requests that each of two jobs may have sent and not answered."""
+AT_ONCE, COUNTED = 8, 60
+"""Rows for which the engine goes on between two looks, and rows of the heavy job that are enough to tell its share."""
 
 
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -31,33 +40,49 @@ def weights(runtime: Path) -> dict[float, int]:
     return {each.weight: each.generated_tokens for each in status.jobs} if status else {}
 
 
-def waits(runtime: Path) -> bool:
-    """Whether requests of both jobs wait: they fill what each may send, which is more than the engine holds."""
+def both_wait(runtime: Path) -> bool:
+    """Whether both jobs have sent all that they may, which is more than the engine holds."""
     status = status_of(runtime)
-    if status is None or len(status.jobs) < 2:
-        return False
-    (model,) = status.models
-    return model.outstanding >= 3 * HELD
+    return status is not None and len(status.jobs) == 2 and status.models[0].outstanding >= 2 * FULL
+
+
+def has_given(runtime: Path, tokens: int) -> bool:
+    """Whether both jobs together have been given so many."""
+    return sum(weights(runtime).values()) >= tokens
+
+
+def given_while_both_wait(runtime: Path, engine: int) -> Iterator[dict[float, int]]:
+    """The tokens of each job by its weight, from one time that both wait to the next; the engine stands still before
+    and after. Left out is where a job may have been given all that it had sent: it did not wait then.
+    """
+    while True:
+        eventually(lambda: both_wait(runtime), "both jobs wait")
+        before = weights(runtime)
+        go_on(engine)
+        eventually(partial(has_given, runtime, sum(before.values()) + AT_ONCE * TOKENS))
+        os.kill(engine, signal.SIGSTOP)
+        eventually(lambda: both_wait(runtime), "both jobs wait again")
+        after = weights(runtime)
+        given = {weight: after[weight] - before[weight] for weight in after}
+        if max(given.values()) < FULL * TOKENS:
+            yield given
 
 
 def test_tokens_are_shared_by_weight_not_by_workers(
     runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job of weight 1 has two workers, the job of weight 3 has one. The engine stands still until both have
-    filled their credits.
-    """
-    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.006")
+    """The job of weight 1 has two workers, the job of weight 3 has one."""
+    monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.02")
     rows = write_rows(tmp_path / "rows.jsonl", ({"id": str(n), "prompt": f"question {n}"} for n in range(ROWS)))
     two = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    with job(rows, tmp_path / "heavy", "--weight=3") as heavy:
+    with job(rows, tmp_path / "heavy", "--weight=3"):
         eventually(lambda: weights(runtime))
         (engine,) = engines_of(runtime)
-        with stopped(engine), job(rows, tmp_path / "light", *two) as light:
-            eventually(lambda: waits(runtime) or heavy.poll() is not None or light.poll() is not None)
-            before = weights(runtime)
-            go_on(engine)
-            half = eventually(lambda: (seen := weights(runtime)).get(3.0, 0) >= ROWS * TOKENS / 2 and seen)
-            assert light.poll() is None
-    given = {weight: half[weight] - before.get(weight, 0) for weight in half}
-    assert given[1.0] > 0
-    assert given[3.0] / given[1.0] > 2.4, "3 : 1; the light job may be slow to send"
+        with stopped(engine), job(rows, tmp_path / "light", *two):
+            total = Counter[float]()
+            for given in given_while_both_wait(runtime, engine):
+                total.update(given)
+                if total[3.0] >= COUNTED * TOKENS:
+                    break
+    assert total[1.0] > 0
+    assert total[3.0] / total[1.0] > 2.4, "3 : 1"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,10 @@ def kill_this_process(_: int) -> None:
 
 def fail_this_process(_: int) -> None:
     os._exit(3)
+
+
+def stand_still(_: int) -> None:
+    time.sleep(600)
 
 
 class _Adding(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -87,7 +92,7 @@ def test_the_death_of_a_worker_that_starts_ends_the_pipeline_with_its_name() -> 
     killing = threading.Thread(target=kill_one)
     killing.start()
     with pytest.raises(WorkerLost, match=r"^worker [12] of 2 .* was killed by SIGKILL"), pipeline() as p:
-        _ = p | beam.Create([1]) | beam.Map(print)
+        _ = p | beam.Create([1]) | beam.Map(stand_still)  # the thread may come late
     killing.join()
 
 

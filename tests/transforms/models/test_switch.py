@@ -260,7 +260,7 @@ def test_what_a_file_says_wrongly_is_logged_and_counted_and_the_next_text_is_tri
     switch = world.switch(watched=watched(file))
     name(switch)
     for text, complaint in [
-        ('{"model": "half', "is no JSON object"),
+        ('{"model": "hal', "is no JSON object"),
         ('{"modell": "b"}', "modell"),
         ("bad b", "no such folder"),
     ]:

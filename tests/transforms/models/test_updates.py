@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -12,9 +13,11 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.transforms.embed import Embed
+from millrace.transforms.files.file_systems import match
 from millrace.transforms.generate import Generate
+from millrace.transforms.models import updates
 from millrace.transforms.models.stand_in import StandInClient
-from millrace.transforms.models.updates import WatchedFile, update_of, updated
+from millrace.transforms.models.updates import FileWatch, WatchedFile, update_of, updated
 from millrace.transforms.score import Score
 from tests.transforms.clients import PickyClient
 from tests.transforms.running import check, counters, pipeline
@@ -60,6 +63,24 @@ def test_a_watched_file_is_checked_when_the_graph_is_built() -> None:
     updates: Any = "watch:f"
     with pytest.raises(ConfigError, match="takes a WatchedFile, a PCollection"):
         Generate("a", updates=updates)
+
+
+def test_a_text_that_is_written_during_a_look_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes has emptied the file when the look begins."""
+    file, told = tmp_path / "current", list[str]()
+    file.touch()
+
+    def written_meanwhile(path: str) -> Any:
+        found = match(path)
+        file.write_text("b")
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(updates, "match", written_meanwhile)
+    watch = FileWatch(WatchedFile(str(file)), told.append)
+    for _ in range(3):
+        watch.look()
+    assert told == ["b"]
 
 
 def generate(**options: Any) -> Generate:

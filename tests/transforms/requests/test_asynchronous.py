@@ -95,7 +95,7 @@ def test_what_is_in_flight_ends_with_its_model_and_what_comes_goes_to_the_next()
     step.clients["new"].answer()
     step.clients["old"].answer()
     assert step.finish() == [("SAID", "new"), ("SAID", "old"), ("SAID", "old")]
-    assert step.clients["old"].is_closed()
+    eventually(step.clients["old"].is_closed)  # or by the thread that opened the other, which uses it until its end
     step.dofn.teardown()
     assert step.clients["new"].is_closed()
 
@@ -110,7 +110,7 @@ def test_a_bundle_tried_again_after_a_change_is_paid_once_and_says_who_answered(
     step.clients["old"].answer()
     step.clients["new"].answer()
     assert step.finish() == [("SAID", "new"), ("SAID", "old")]
-    assert step.clients["old"].is_closed()
+    eventually(step.clients["old"].is_closed)  # or by the thread that opened the other, which uses it until its end
     step.dofn.teardown()
 
 
@@ -124,7 +124,7 @@ def test_what_the_old_model_failed_before_is_asked_of_the_new_one() -> None:
     step.process("a")
     step.clients["new"].answer()
     assert step.finish() == [("SAID", "new")]
-    assert step.clients["old"].is_closed()
+    eventually(step.clients["old"].is_closed)  # or by the thread that opened the other, which uses it until its end
     step.dofn.teardown()
 
 

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
-from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import EngineLost
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.transforms.generate import Generate
@@ -101,7 +101,9 @@ class Failing(Holding):
 def test_a_worker_of_beams_that_tries_a_bundle_again_finds_the_client_and_what_runs_there() -> None:
     Failing.opened.clear()
     p = beam.Pipeline(runner=RetryingRunner())
-    _ = p | beam.Create(["a", "b", "last"], reshuffle=False) | Generate("stand-in", open_client=Failing)
+    patient = ManagerConfig(orphan_grace=3600.0)
+    generate = Generate("stand-in", manager=patient, open_client=Failing)
+    _ = p | beam.Create(["a", "b", "last"], reshuffle=False) | generate
     with pytest.raises(Exception, match="the engine died"):
         p.run()
     p.run().wait_until_finish()

@@ -63,9 +63,12 @@ class Looks(PollPatterns):
 
     found: ClassVar[dict[str, float]] = {}
     """When a look found each file first, by its name."""
+    writing = threading.Lock()
+    """Held while a file has new rows and not yet its new time."""
 
     def __call__(self, watched: tuple[list[str], float]) -> PollResult:
-        result = super().__call__(watched)
+        with Looks.writing:
+            result = super().__call__(watched)
         for each in result.outputs:
             Looks.found.setdefault(Path(each.value.path).name, time.time())
         return result.with_watermark(MAX_TIMESTAMP) if len(result.outputs) == FILES else result
@@ -85,9 +88,10 @@ def test_a_watched_folder_becomes_files_by_window_with_each_row_once(prism: str,
             return
         with (folder / name).open("w") as file:  # written bit by bit, however long that takes
             for line in text.splitlines(keepends=True):
-                file.write(line)
-                file.flush()
-                modified(folder / name, time.time() + 3600)
+                with Looks.writing:
+                    file.write(line)
+                    file.flush()
+                    modified(folder / name, time.time() + 3600)
                 time.sleep(0.03)
         modified(folder / name, time.time())
 

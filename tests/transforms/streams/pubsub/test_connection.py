@@ -105,7 +105,9 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A subscription's own thread renews nothing, however long the test takes."""
     client = Client()
+    monkeypatch.setattr("millrace.transforms.streams.pubsub.connection._RENEW_SECONDS", 3600.0)
     monkeypatch.setattr("millrace.transforms.streams.pubsub.connection.SubscriberClient", lambda: client)
     return client
 
