@@ -23,6 +23,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.messages import GetStatus, Status
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
@@ -117,10 +118,16 @@ class Machine:
         return len((self.model / "starts").read_text().splitlines())
 
     def status(self) -> Status:
-        """However long the manager takes to answer; users are told after some seconds that it does not."""
-        status = ask(RuntimeDir(self.runtime), GetStatus(), Status, within=PATIENCE)
-        assert status is not None
+        """Of the manager, or of the next one where that is replaced or does not listen yet, however long it takes to
+        answer.
+        """
+        status: Status = eventually(self._answered, "a manager that answers")
         return status
+
+    def _answered(self) -> Status | None:
+        with contextlib.suppress(ManagerUnavailable):
+            return ask(RuntimeDir(self.runtime), GetStatus(), Status, within=PATIENCE)
+        return None
 
     def job(self, name: str) -> JobStatus:
         (job,) = (each for each in self.status().jobs if each.job == name)
