@@ -67,9 +67,22 @@ class Machine:
         return client
 
     def open_under_hasty_manager(self) -> EngineClient:
-        """A client that is patient with a manager that soon takes others for hung."""
-        with self.open(HASTY):
-            return self.open()
+        """A client that is patient with a manager that soon takes others for hung.
+
+        The hasty client that starts the manager may take it for hung itself; then the patient one starts another.
+        """
+
+        def opened() -> EngineClient | None:
+            with self.open(HASTY):
+                client = self.open()
+            if any(each.name == "hang_timeout" for each in client.unmet):
+                return client
+            client.close()
+            self.wait_until_gone()
+            return None
+
+        client: EngineClient = eventually(opened, "a hasty manager")
+        return client
 
     def worker(self, requests: int, tokens: int, prefix: str = "") -> subprocess.Popen[str]:
         """A process that has a client and submits; it prints `ready`, then the token ids by request id as JSON.
