@@ -18,7 +18,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
 
-from millrace.model_manager.client import status
+from millrace.model_manager.client import observing, status
 from millrace.model_manager.wire.config import runtime_dir
 from millrace.model_manager.wire.imports import importing
 
@@ -38,10 +38,11 @@ settings.register_profile(
 )
 settings.load_profile("a busy machine")
 
-# A process may stand still for longer than a user would wait for it: five seconds for an answer over HTTP, fifteen for
-# the end of a manager.
+# A process may stand still for longer than a user would wait for it: five seconds for an answer over HTTP or of a
+# manager, fifteen for the end of a manager.
 for wait in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, wait, 120.0)
+observing.ANSWER_WITHIN = 120.0
 status._END_WITHIN = 300.0
 
 # To verify the bytecode of released jars is a fifth of what a JVM computes until its first job is done.

@@ -20,9 +20,11 @@ ANSWER_WITHIN = 5.0
 _Reply = TypeVar("_Reply", bound=Message)
 
 
-def ask(place: ManagerPlace, question: Message, answer: type[_Reply], within: float = ANSWER_WITHIN) -> _Reply | None:
-    """What the manager answers; None if none runs on this machine. Raises ManagerUnavailable if it does not answer."""
-    with _observing(place, within) as connection:
+def ask(place: ManagerPlace, question: Message, answer: type[_Reply], within: float | None = None) -> _Reply | None:
+    """What the manager answers; None if none runs on this machine. Raises ManagerUnavailable if it does not answer
+    within so many seconds, by default ANSWER_WITHIN.
+    """
+    with _observing(place, ANSWER_WITHIN if within is None else within) as connection:
         if connection is None:
             return None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -81,7 +82,8 @@ def _kill(folder: RuntimeDir) -> None:
     with sock:
         pid, _ = peer_pid_uid(sock)
         if pid > 1:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(pid, signal.SIGKILL)
 
 
 def _wait_until_gone(folder: RuntimeDir) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import Future
-from functools import partial
+from pathlib import Path
 
 import pytest
 
-from millrace.model_manager.client import EngineClient
+from millrace.model_manager.client import EngineClient, observing
 from millrace.model_manager.client import status as status_module
 from millrace.model_manager.client.election import MANAGER_COMMAND
-from millrace.model_manager.client.observing import ask
 from millrace.model_manager.client.status import read_status, stop_models, sweep
 from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
 from millrace.model_manager.wire.request import Output
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.manager.machine import HASTY, PATIENCE, SETTINGS, Machine, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER, DIE, answer
@@ -246,10 +246,7 @@ def test_a_request_that_kills_its_engine_fails_alone(machine: Machine) -> None:
     expect_whole(futures)
 
 
-def test_stopping_the_models_fails_the_job_and_leaves_nothing(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status_module, "ask", partial(ask, within=PATIENCE))  # else a slow manager is killed
+def test_stopping_the_models_fails_the_job_and_leaves_nothing(machine: Machine) -> None:
     client = machine.open()
     with machine.held():
         futures = submit(client, 8)
@@ -262,11 +259,24 @@ def test_stopping_the_models_fails_the_job_and_leaves_nothing(
     machine.wait_until_gone()
 
 
-def test_stopping_kills_a_manager_that_does_not_answer(machine: Machine) -> None:
+def test_stopping_kills_a_manager_that_does_not_answer(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "ANSWER_WITHIN", 0.5)
     machine.open(SETTINGS.parse({"hang_timeout": 1000}))
     kill(machine.status().pid, signal.SIGSTOP)
     stop_models(machine.runtime)
     machine.wait_until_gone()
+
+
+def test_stopping_a_manager_that_ends_just_before_it_is_killed_removes_what_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "ANSWER_WITHIN", 0.1)
+    monkeypatch.setattr(status_module, "peer_pid_uid", lambda _sock: (2**22 - 1, 0))  # no process has this id
+    runtime = RuntimeDir(tmp_path / "run")
+    runtime.prepare()
+    with runtime.listen():
+        assert stop_models(runtime.path) is None
+    assert not runtime.path.exists()
 
 
 def test_stopping_removes_what_a_killed_manager_left(machine: Machine) -> None:

@@ -44,13 +44,13 @@ class Stream:
         may_be_cut: bool = False,
     ) -> None:
         self.deltas: dict[int, list[Delta]] = defaultdict(list)
-        self.late = False
+        self.num_late = 0
         self.future: Future[Output] = Future()  # until it is submitted: the first deltas may be quicker
         self.future = client.submit(prompt, params, request_id=name, on_delta=self._take, may_be_cut=may_be_cut)
 
     def _take(self, delta: Delta) -> None:
         self.deltas[delta.index].append(delta)
-        self.late = self.late or self.future.done()
+        self.num_late += self.future.done()
 
     def until_under_way(self) -> None:
         """Some tokens have come; on a busy machine perhaps all."""
@@ -61,7 +61,7 @@ class Stream:
 
     def expect_whole(self) -> Output:
         result = self.future.result(PATIENCE)
-        assert not self.late
+        assert not self.num_late
         for index, choice in enumerate(result.choices or (result,)):
             assert "".join(delta.text for delta in self.deltas[index]) == choice.text
             assert [token for delta in self.deltas[index] for token in delta.token_ids] == choice.token_ids
@@ -207,7 +207,7 @@ def test_a_cancelled_stream_gives_back_its_row_and_its_credit(shipped: Machine, 
         assert isinstance(stream.future.exception(0), RequestAborted)
     eventually(lambda: shipped.model_status().outstanding == 0, "the end of the request")
     eventually(lambda: client._session._ledger.in_use == 0, "its credit")
-    assert not stream.late
+    assert stream.num_late <= 1, "one may be on its way as the request is cancelled"
     eventually(lambda: shipped.model_status().stats.running == 0, "its row")
 
 

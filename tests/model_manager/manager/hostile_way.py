@@ -60,7 +60,7 @@ class HostileWay:
             while data := bytearray(here.recv(65536)):
                 self.passes.wait()
                 kept += data
-                if direction in self._changes:
+                with contextlib.suppress(KeyError):  # nothing is to be changed, or another connection was quicker
                     self._changes.remove(direction)
                     data[-1] ^= 1
                 there.sendall(data)

@@ -23,6 +23,7 @@ from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ManagerUnavailable
 from millrace.model_manager.wire.messages import GetStatus, Status
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
@@ -66,9 +67,22 @@ class Machine:
         return client
 
     def open_under_hasty_manager(self) -> EngineClient:
-        """A client that is patient with a manager that soon takes others for hung."""
-        with self.open(HASTY):
-            return self.open()
+        """A client that is patient with a manager that soon takes others for hung.
+
+        The hasty client that starts the manager may take it for hung itself; then the patient one starts another.
+        """
+
+        def opened() -> EngineClient | None:
+            with self.open(HASTY):
+                client = self.open()
+            if any(each.name == "hang_timeout" for each in client.unmet):
+                return client
+            client.close()
+            self.wait_until_gone()
+            return None
+
+        client: EngineClient = eventually(opened, "a hasty manager")
+        return client
 
     def worker(self, requests: int, tokens: int, prefix: str = "") -> subprocess.Popen[str]:
         """A process that has a client and submits; it prints `ready`, then the token ids by request id as JSON.
@@ -117,10 +131,16 @@ class Machine:
         return len((self.model / "starts").read_text().splitlines())
 
     def status(self) -> Status:
-        """However long the manager takes to answer; users are told after some seconds that it does not."""
-        status = ask(RuntimeDir(self.runtime), GetStatus(), Status, within=PATIENCE)
-        assert status is not None
+        """Of the manager, or of the next one where that is replaced or does not listen yet, however long it takes to
+        answer.
+        """
+        status: Status = eventually(self._answered, "a manager that answers")
         return status
+
+    def _answered(self) -> Status | None:
+        with contextlib.suppress(ManagerUnavailable):
+            return ask(RuntimeDir(self.runtime), GetStatus(), Status, within=PATIENCE)
+        return None
 
     def job(self, name: str) -> JobStatus:
         (job,) = (each for each in self.status().jobs if each.job == name)

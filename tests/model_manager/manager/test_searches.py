@@ -40,6 +40,8 @@ async def _many_searches() -> None:
     assert await ended.get() == "here"
     begin("b", "gs://b/x")
     assert await ended.get() == "gs://b/x"
+    while len(begun) < AT_ONCE + 2:  # each search notes itself on its own thread
+        await asyncio.sleep(0.01)
     assert sorted(begun) == sorted([*slow[:AT_ONCE], "here", "gs://b/x"])
     end.set()
     assert {await ended.get() for _ in slow} == set(slow)

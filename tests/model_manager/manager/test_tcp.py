@@ -67,6 +67,7 @@ from tests.waiting import eventually
 
 T = TypeVar("T", ModelReady, Results)
 Answer = TypeVar("Answer", bound=Message)
+Told = TypeVar("Told")
 TOKENS = 20
 PARAMS, LONG = SamplingParams(max_tokens=TOKENS), SamplingParams(max_tokens=3000)
 
@@ -106,13 +107,18 @@ def expect_whole(futures: dict[int, Future[Output]]) -> None:
 
 def told(place: ManagerPlace, question: Message, kind: type[Answer]) -> Answer:
     """What the manager answers, however long it takes; both sides give a handshake a few seconds."""
+    return patiently(lambda: ask(place, question, kind, within=PATIENCE))
 
-    def ask_again() -> Answer | None:
+
+def patiently(look: Callable[[], Told | None]) -> Told:
+    """What is told, once a manager answers."""
+
+    def again() -> Told | None:
         with contextlib.suppress(ManagerUnavailable):
-            return ask(place, question, kind, within=PATIENCE)
+            return look()
         return None
 
-    found: Answer = eventually(ask_again, "an answer")
+    found: Told = eventually(again, "an answer")
     return found
 
 
@@ -237,7 +243,7 @@ def test_a_killed_manager_at_the_same_address_answers_the_rest(key: Path, monkey
         manager.kill()
         manager.start()
         expect_whole(futures)
-        assert stop_models(manager_place(manager.settings())) is not None
+        patiently(lambda: stop_models(manager_place(manager.settings())))
         assert manager.process.poll() is None, "stop ends the models; the manager is its starter's"
 
 
@@ -264,8 +270,7 @@ def test_without_the_key_nobody_gets_in_and_others_notice_nothing(manager: Stayi
             assert len(begun) - len(ended) <= 32
             expect_whole(submit(another, 8, "another"))
         assert all(map(closed, begun))
-    found = read_status(manager_place(manager.settings()))
-    assert found is not None
+    found = patiently(lambda: read_status(manager_place(manager.settings())))
     assert {process.host for process in found.processes} == {"127.0.0.1"}
 
 
@@ -284,7 +289,7 @@ def test_the_environment_gives_both(manager: StayingManager, monkeypatch: pytest
     monkeypatch.setenv("MILLRACE_MANAGER_KEY_FILE", str(manager.key))
     with opened(SETTINGS) as client:
         expect_whole(submit(client, 2, "environment"))
-    assert read_status() is not None
+    patiently(read_status)
 
 
 def test_the_manager_finds_models_and_adapters_in_its_own_files(
@@ -327,10 +332,25 @@ def test_a_manager_that_stands_still_in_a_look_up_of_an_adapter_holds_up_no_othe
         expect_whole({0: looked_up.result(PATIENCE)})
 
 
+class Pauses:
+    """A clock on which time passes in pauses alone: one is longer than a client waits for a manager."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        """See time."""
+        return self._now
+
+    def sleep(self, _seconds: float) -> None:
+        """See time."""
+        self._now += 2 * remote.REACHED_WITHIN
+
+
 def test_a_look_up_of_an_adapter_whose_manager_is_killed_ends_with_an_error_of_that(
     key: Path, adapter: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "REACHED_WITHIN", 0.2)
+    monkeypatch.setattr(remote, "time", Pauses())
     weights = Path(adapter.adapter) / "adapter_model.safetensors"
     with StayingManager(key) as manager, opened(manager.settings(), max_loras=1) as client:
         with ThreadPoolExecutor(1) as beside, leased(weights) as lease:
@@ -411,10 +431,12 @@ def test_a_model_whose_files_changed_while_a_job_used_it_is_refused(tmp_path: Pa
 
 
 def test_nobody_at_the_address_is_told_at_once_to_who_looks(key: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        settings = ManagerConfig(manager=f"tcp://127.0.0.1:{nobody.getsockname()[1]}", manager_key_file=str(key))
-    with pytest.raises(ManagerUnavailable, match=r"^no manager answers at tcp://127.0.0.1:\d+: Connection refused$"):
-        read_status(manager_place(settings))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        place = manager_place(ManagerConfig(manager=address, manager_key_file=str(key)))
+        with pytest.raises(ManagerUnavailable, match=f"^no manager answers at {address}: Connection refused$"):
+            read_status(place)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

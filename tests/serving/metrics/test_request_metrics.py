@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.client.status import read_status
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ModelConfig
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.serving.http.observers import Observed
 from millrace.serving.metrics.machine_metrics import MachineMetrics
 from millrace.serving.metrics.request_metrics import RequestCollector
+from tests.runtime_folders import status_of
 from tests.serving.metrics.scrapes import Scrape, answer, scraped, told
 from tests.serving.servers import Server, connected, fake_server, request, running
 from tests.serving.window.feeds import feed
@@ -147,7 +147,7 @@ def test_a_servers_requests_and_those_of_others_are_told_apart_and_none_is_count
             for future in [client.submit([7, number], params, request_id=f"{number}") for number in range(5)]:
                 future.result()
         seen = scraped(f"{server.url}/metrics")
-        beside = told(MachineMetrics(partial(read_status, tmp_path / "rt")))
+        beside = told(MachineMetrics(partial(status_of, tmp_path / "rt")))
     assert counts(seen) == {"server": [2, 12, 3], "job": [5, 15, 5]}
     assert counts(beside) == {"server_answers": [3, 12, 3], "job": [5, 15, 5]}
     assert seen.total("e2e_request_latency_seconds_count") == 7
@@ -194,16 +194,19 @@ def test_the_servers_metrics_name_the_model_as_the_machines_do(tmp_path: Path) -
 
 def test_a_client_that_hangs_up_is_counted_and_answers_nothing(slow_server: Server) -> None:
     hung_up = {"status": "499", "error": "hungup", "route": "/v1/completions"}
-    eventually(lambda: slow_server.outstanding() == 0, "what other tests began has ended")
-    before = scraped(f"{slow_server.url}/metrics")
+    before = eventually(partial(scraped_at_rest, slow_server), "what other tests began has ended")
     with connected(slow_server) as sock:
         sock.sendall(request(BODY | {"max_tokens": 1000}))
         eventually(lambda: slow_server.outstanding() == 1)
-    seen = eventually(
-        lambda: (now := scraped(f"{slow_server.url}/metrics")).total("http_requests_running") == 0 and now
-    )
+    seen = eventually(partial(scraped_at_rest, slow_server))
     assert seen.total("http_requests_total", **hung_up) - before.total("http_requests_total", **hung_up) == 1
     assert seen.total("request_success_total") == before.total("request_success_total")
+
+
+def scraped_at_rest(server: Server) -> Scrape | None:
+    """What it says if no request runs: each that was hung up is counted then."""
+    seen = scraped(f"{server.url}/metrics")
+    return None if seen.total("http_requests_running") else seen
 
 
 def test_scrapes_at_once_and_amid_requests_each_have_all(slow_server: Server) -> None:
