@@ -2,7 +2,8 @@
 
 A process beside each test process has imported what these commands import, and forks one process for each: with the
 environment, the folder, the standard streams and the arguments that it was asked for, and with the test process as its
-parent. Commands whose flags change what is imported, and all others, are started as ever.
+parent. Only /proc/PID/environ stays that of the process that forks. Commands whose flags change what is imported, and
+all others, are started as ever.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def _forking() -> Any:
     """Asks the process that forks, which is started with the first command."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "tests.forked_commands", str(theirs.fileno())]
-    one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # else numpy has several once it is imported
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT, env=one_thread)
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # else numpy has several threads once it is imported
+    environment.pop("MILLRACE_RUNTIME_DIR", None)  # it is no process of the first test's jobs
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT, env=environment)
     theirs.close()
 
     def end() -> None:
