@@ -53,7 +53,7 @@ def test_a_job_with_more_files_than_rows_has_empty_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", [3, 50])
+@pytest.mark.parametrize("files", [50])
 def test_a_job_is_measured_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: int
 ) -> None:
