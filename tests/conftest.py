@@ -118,7 +118,7 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Groups that last long begin first: else one of them ends alone, on one core.
 
     Fails for a long test that `pytest_ignore_collect` would not find.
@@ -127,10 +127,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_long = any(item.get_closest_marker(mark) for mark in ("slow", "runners", "engines"))
         if is_long and not _is_marked(item.path):
             raise pytest.UsageError(f"{item.nodeid}: its mark is not in its module's text: see {__file__}")
-    items.sort(key=lambda item: _place(item.nodeid))
+    is_mixed = config.option.markexpr.startswith("not ")
+    items.sort(key=lambda item: _place(item.nodeid, is_mixed=is_mixed))
 
 
-def _place(test: str) -> tuple[bool, bool, int]:
-    """Where a test comes. Files of a folder mostly wait alike or compute alike, so folders are mixed behind _EARLY."""
+def _place(test: str, *, is_mixed: bool) -> tuple[bool, bool, int]:
+    """Where a test comes. Files of a folder mostly wait alike or compute alike, so folders of fast tests are mixed."""
     its_group, is_early = group(test), test.startswith(_EARLY)
-    return its_group != "flink", not is_early, 0 if is_early else zlib.crc32(its_group.encode())
+    return its_group != "flink", not is_early, zlib.crc32(its_group.encode()) if is_mixed and not is_early else 0
