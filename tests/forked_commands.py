@@ -25,11 +25,12 @@ from typing import Any
 from millrace.model_manager.engine import fork_server
 from millrace.model_manager.manager.fork_server_client import _adopting_orphans
 from millrace.model_manager.wire.imports import importing
+from millrace.pipelines.cli import COMMANDS
 from millrace.pipelines.runners.beam_import import unused_clients, without_unused_clients
 
 _ROOT = Path(__file__).parents[1]
 _MILLRACE = [sys.executable, "-m", "millrace"]
-_JOBS = ("run", "score", "embed", "extract", "classify")
+_JOBS = {name for name, function in COMMANDS.items() if function.startswith("commands.job_commands:")}
 _LARGEST = 1 << 17
 """Bytes of a command with its environment."""
 _PARAMETERS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
@@ -75,7 +76,7 @@ def run(command: Sequence[Any], *, timeout: float | None = None, **more: Any) ->
 
 
 def _can_be_forked(words: Sequence[str]) -> bool:
-    is_job = [*words[:3]] == _MILLRACE and {*words[3:4]} <= {*_JOBS}
+    is_job = [*words[:3]] == _MILLRACE and _JOBS.issuperset(words[3:4])
     return is_job and unused_clients(words) == unused_clients([])
 
 

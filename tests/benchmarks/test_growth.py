@@ -53,17 +53,16 @@ def test_a_job_with_more_files_than_rows_has_empty_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", [50])
 def test_a_job_is_measured_and_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "growth.json"
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.05")  # the job must not end between two looks
-    monkeypatch.setattr(sys, "argv", ["growth", "--rows", "640", "--files", str(files), "--results", str(kept)])
+    monkeypatch.setattr(sys, "argv", ["growth", "--rows", "640", "--files", "50", "--results", str(kept)])
     main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures == json.loads(kept.read_text())
-    assert figures["files"] == files
+    assert figures["files"] == 50
     (size,) = figures["sizes"]
     assert size["rows"] == 640
     assert size["shards"] == 1

@@ -18,15 +18,13 @@ import psutil
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.client.observing import ask
 from millrace.model_manager.store import resolve
 from millrace.model_manager.store.revisions import revision_of
 from millrace.model_manager.store.sources import source_of
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from millrace.model_manager.wire.errors import ManagerUnavailable
-from millrace.model_manager.wire.messages import GetStatus, Status
-from millrace.model_manager.wire.runtime import RuntimeDir
+from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.status import JobStatus, ModelStatus
+from tests.runtime_folders import status_of
 from tests.waiting import eventually
 
 MANAGER = ("-P", "-m", "tests.model_manager.manager.stand_in_manager")
@@ -131,16 +129,9 @@ class Machine:
         return len((self.model / "starts").read_text().splitlines())
 
     def status(self) -> Status:
-        """Of the manager, or of the next one where that is replaced or does not listen yet, however long it takes to
-        answer.
-        """
-        status: Status = eventually(self._answered, "a manager that answers")
+        """What the manager says, however long it takes; where the manager is replaced, what the next one says."""
+        status: Status = eventually(lambda: status_of(self.runtime), "a manager that answers")
         return status
-
-    def _answered(self) -> Status | None:
-        with contextlib.suppress(ManagerUnavailable):
-            return ask(RuntimeDir(self.runtime), GetStatus(), Status, within=PATIENCE)
-        return None
 
     def job(self, name: str) -> JobStatus:
         (job,) = (each for each in self.status().jobs if each.job == name)
