@@ -25,11 +25,6 @@ def made(controller: str) -> Path:
     return group
 
 
-def enter(group: Path) -> None:
-    """Put this process into the group; its children will be there too."""
-    (group / "cgroup.procs").write_text("0")
-
-
 def processor_seconds(group: Path) -> float:
     """What the group's processes have used, of the controller cpuacct."""
     return int((group / "cpuacct.usage").read_text()) / 1e9

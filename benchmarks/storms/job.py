@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from tests.job_commands import job_command
 from tests.json_lines import rows_of, write_rows
 from tests.runtime_folders import processes_of
 
-from . import control_groups
+from .confined import confined
 from .held import Held
 from .seam_tokens import counted
 
@@ -102,24 +101,17 @@ class Job:
         command = job_command("run", *(self.places or files))
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                [*command, *self.flags, *more],
+                confined([*command, *self.flags, *more], self.limits, self.groups),
                 env=self.surroundings | self.more_environment,
                 text=True,
                 stdout=out,
                 stderr=err,
-                preexec_fn=self._limit,  # noqa: PLW1509 - it takes no lock
             )
 
     def _keep_errors(self) -> None:
         if (said := self.folder / "stderr").exists():
             with (self.folder / "errors").open("ab") as all_of_them:
                 all_of_them.write(said.read_bytes())
-
-    def _limit(self) -> None:
-        for what, value in self.limits.items():
-            resource.setrlimit(what, (value, value))
-        for group in self.groups:
-            control_groups.enter(group)
 
     def kill(self) -> None:
         """End the launcher with SIGKILL, and wait for its end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import random
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+from millrace.pipelines.runners.die_with_parent import with_this_process
+
 _PORTS = itertools.cycle(random.SystemRandom().sample(range(20_000, 32_000), 12_000))
 """Each process has its own order, and gets none twice soon."""
 
@@ -34,13 +33,11 @@ def serving(
     """The running process, once it answers; its output goes to `log`. It dies with this process, however that ends."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(word) for word in command],
+            with_this_process([str(word) for word in command]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | dict(environment or {}),
-            start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - it takes no lock
         )
     try:
         _wait(process, answers, log, deadline)
@@ -48,11 +45,8 @@ def serving(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # it may not lead its group yet
         process.wait()
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes], answers: Callable[[], bool], log: Path, deadline: float) -> None:

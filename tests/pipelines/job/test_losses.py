@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.storms.confined import confined
 from tests.forked_commands import run
 from tests.job_commands import job_command, started
 from tests.json_lines import rows_of, write_rows
@@ -105,18 +106,9 @@ def test_a_job_whose_disk_is_full_says_how_to_go_on(runtime: Path, prompts: Path
 
 
 def test_a_job_whose_file_may_not_grow_says_how_to_go_on(runtime: Path, prompts: Path, tmp_path: Path) -> None:
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_ROOM // 4, _ROOM // 4))
-
     output = tmp_path / "out"
-    failed = subprocess.run(
-        command(prompts, output),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WITHIN,
-        preexec_fn=limited,
-    )
+    limited = confined(command(prompts, output), {resource.RLIMIT_FSIZE: _ROOM // 4}, [])
+    failed = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=WITHIN)
     assert failed.returncode == 1, failed.stderr
     says_how_to_go_on(failed.stderr, output, "File too large")
     _resumed(prompts, output)
