@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +73,8 @@ class EndpointRequests:
         self._running = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
         self._throughput = Throughput(self._loop.time())
+        self._counting = threading.Lock()
+        """The lock of `_throughput`, which is read in another thread than it is written in."""
 
     @classmethod
     async def start(cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str) -> EndpointRequests:
@@ -146,7 +149,8 @@ class EndpointRequests:
 
     def _count(self, now: float, generated: int) -> None:
         self._generated_tokens += generated
-        self._throughput.add(now, generated)
+        with self._counting:
+            self._throughput.add(now, generated)
 
     def _finish(self, entry: _Entry, result: Output | Failure) -> None:
         """End a request with its one result."""
@@ -186,6 +190,8 @@ class EndpointRequests:
 
     def stats(self, steps: int, rss_mb: float) -> EngineStats:
         """A snapshot."""
+        with self._counting:
+            tokens_per_s = self._throughput.rate(self._loop.time())
         return EngineStats(
             running=self._running,
             waiting=max(0, len(self._entries) - self._running),
@@ -193,7 +199,7 @@ class EndpointRequests:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
-            tokens_per_s=self._throughput.rate(self._loop.time()),
+            tokens_per_s=tokens_per_s,
             rss_mb=rss_mb,
         )
 

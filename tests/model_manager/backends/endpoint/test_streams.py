@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -11,15 +14,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model_manager.backends.endpoint import engine as engine_module
 from millrace.model_manager.backends.endpoint.dialects import Garbled
 from millrace.model_manager.backends.endpoint.llama_completion import LlamaCompletion
 from millrace.model_manager.backends.endpoint.openai import OpenAI
 from millrace.model_manager.backends.endpoint.streams import AnswerStream, Kept, whole
 from millrace.model_manager.client.election import MANAGER_COMMAND
+from millrace.model_manager.engine import counters
 from millrace.model_manager.wire.endpoint_options import EndpointOptions
 from millrace.model_manager.wire.request import FinishReason, Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.backends.endpoint_engines import asked, drained, engine_for, no_long_waits, servers, text
+from tests.model_manager.backends.endpoint_engines import (
+    answers,
+    asked,
+    drained,
+    engine_for,
+    no_long_waits,
+    servers,
+    text,
+)
 from tests.model_manager.backends.stand_in_server import Servers, text_for
 from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
 from tests.waiting import eventually
@@ -53,6 +66,31 @@ def test_a_try_that_breaks_off_is_gone_on_with_after_its_tokens(servers: Servers
     assert rest["prompt"][-len(KEPT) :] == [ord(each) for each in KEPT]  # the fifth may have been the last
     assert {rest.get("max_tokens"), rest.get("n_predict")} == {None, 100 - len(KEPT)}
     assert "max_completion_tokens" not in rest
+
+
+def test_steps_count_tokens_while_they_come(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are in another thread than the tokens' counting; here the threads take turns as often as they can."""
+    monkeypatch.setattr(engine_module, "_WAIT", 0.0)
+    monkeypatch.setattr(counters, "_SLICE", 0.0)
+    server = servers.start(lambda _prompt, _tries: ("pieces", 1000))
+    servers.set(server)
+    prompts = [f"{index} {'w' * 800}" for index in range(16)]
+    with often_switched(), engine_for(server.url, **OPTIONS["/completion"]) as engine:
+        found = answers(engine, prompts, max_tokens=1000)
+        counted = engine.stats().generated_tokens
+    assert {prompt: text(output) for prompt, output in found.items()} == {each: text_for(each) for each in prompts}
+    assert counted == sum(output.num_generated for output in found.values() if isinstance(output, Output))
+
+
+@contextmanager
+def often_switched() -> Iterator[None]:
+    """The interpreter may let another thread run after any of its instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize(
