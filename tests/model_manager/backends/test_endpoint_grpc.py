@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,20 @@ def servers() -> Iterator[GrpcServers]:
 
 
 def test_every_row_gets_its_own_answer_and_work_is_balanced(servers: GrpcServers) -> None:
-    both = [servers.start(), servers.start()]
+    """No answer comes before all connections have a request: one without would hold all up."""
+    all_connections = threading.Barrier(2 * 3, timeout=60)
+
+    def behaves(_prompt: str, _tries: int) -> None:
+        all_connections.wait()
+
+    both = [servers.start(behaves), servers.start(behaves)]
     with engine_for(*(server.url for server in both), dialect="kserve", max_connections=3) as engine:
-        prompts = [f"row {index} é" for index in range(200)]
+        prompts = [f"row {index} é" for index in range(2 * 3 * 33)]
         assert {key: text(each) for key, each in answers(engine, prompts).items()} == {
             prompt: text_for(prompt) for prompt in prompts
         }
-    assert sum(len(server.seen) for server in both) == 200
-    assert all(len(server.seen) > 50 for server in both)
-    assert all(server.most_in_flight <= 3 for server in both)
+    assert [len(server.seen) for server in both] == [3 * 33, 3 * 33]
+    assert [server.most_in_flight for server in both] == [3, 3]
 
 
 def test_a_rows_parameters_go_to_the_models_inputs(servers: GrpcServers) -> None:
