@@ -59,8 +59,18 @@ def flush(traces: Traces) -> None:
     _exporting(traces).flush()
 
 
-@functools.cache
+_one_at_a_time = threading.RLock()
+"""Re-entrant: the garbage collector may end a client, which flushes, in a thread that makes an exporter."""
+
+
 def _exporting(traces: Traces) -> _Exporting:
+    """The same for all threads: a cache alone holds no lock while it computes."""
+    with _one_at_a_time:
+        return _made(traces)
+
+
+@functools.cache
+def _made(traces: Traces) -> _Exporting:
     return _Exporting(traces)
 
 

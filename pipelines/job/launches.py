@@ -42,7 +42,9 @@ _LOOK = 1.0
 _NOTE_IN_A_STORE = 30.0
 """Seconds between two notes in an object store."""
 _ENDS_WITHIN = 5.0
-"""Seconds for which the job's end waits for a note: a store that is away is tried for minutes."""
+"""Seconds for which the job's end waits for the looks to end, and again for a note that is being written: a store that
+is away is tried for minutes.
+"""
 _LARGEST = 2**20
 """Bytes of a note."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -116,6 +118,9 @@ class _Noted:
         self._files, self._read, self._job = files, read, options.job
         self._models = {model.name for model in (options.model, *options.models)}
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while the note is written or removed."""
+        self._is_forgotten = False
 
     def run(self, every: float, stop: threading.Event) -> None:
         """Look each second until the job's end, and note it so often. A note that cannot be written fails no job."""
@@ -135,21 +140,30 @@ class _Noted:
         return status is not None
 
     def _write(self) -> bool:
-        try:
-            write_note(self._files.launches, msgspec.json.encode(self.launches))
-        except (OSError, MillraceError) as error:
-            _log.warning("%s: the job's launches are not counted: %s", self._files.launches, error)
-            return False
-        self.is_there = True
-        return True
+        with self._writing:
+            if self._is_forgotten:
+                return False
+            try:
+                write_note(self._files.launches, msgspec.json.encode(self.launches))
+            except (OSError, MillraceError) as error:
+                _log.warning("%s: the job's launches are not counted: %s", self._files.launches, error)
+                return False
+            self.is_there = True
+            return True
 
     def forget(self) -> None:
-        """Remove the note of a job that is done."""
+        """Remove the note of a job that is done. A note that is being written is waited for, but not for long."""
+        self._is_forgotten = True
+        if not self._writing.acquire(timeout=_ENDS_WITHIN):
+            _log.warning("%s: cannot be removed: it is still being written", self._files.launches)
+            return
         try:
             if self.is_there and not self._files.has_unfinished_rows():
                 remove([self._files.launches])
         except (OSError, MillraceError) as error:
             _log.warning("%s: cannot be removed: %s", self._files.launches, error)
+        finally:
+            self._writing.release()
 
 
 @contextmanager

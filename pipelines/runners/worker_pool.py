@@ -81,15 +81,29 @@ class WorkerProcesses:
         self._command = command
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._is_over = False
 
     def start(self, worker_id: str, endpoints: dict[str, str]) -> None:
-        """Start a worker. A worker with the same id belongs to a runner that was killed, and is ended first."""
-        self.stop(worker_id)
+        """Start a worker. A worker with the same id belongs to a runner that was killed, and is ended first.
+
+        Raises OSError if it cannot be started, as after `stop_all`.
+        """
         arguments = [f"--id={worker_id}", *(f"--{name}_endpoint={url}" for name, url in endpoints.items())]
+        self.stop(worker_id)
+        while not self._start(worker_id, arguments):
+            self.stop(worker_id)
+
+    def _start(self, worker_id: str, arguments: list[str]) -> bool:
+        """False if a worker of the id runs, which another call has started meanwhile."""
         with self._lock:
+            if self._is_over:
+                raise OSError("the pool is stopped")
+            if worker_id in self._running:
+                return False
             process = subprocess.Popen([*self._command, *arguments], stdin=subprocess.DEVNULL)
             self._running[worker_id] = process
         _log.info("worker %s is process %d", worker_id, process.pid)  # it may be stopped already
+        return True
 
     def stop(self, worker_id: str) -> None:
         """End a worker. An unknown id means that the worker has ended."""
@@ -110,8 +124,11 @@ class WorkerProcesses:
             return [process.pid for process in self._running.values()]
 
     def stop_all(self) -> None:
-        """End all."""
-        for worker_id in list(self._running):
+        """End all, and start no more: a call of the runner may still be on its way."""
+        with self._lock:
+            self._is_over = True
+            worker_ids = list(self._running)
+        for worker_id in worker_ids:
             self.stop(worker_id)
 
 

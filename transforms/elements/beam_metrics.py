@@ -54,11 +54,13 @@ def tallied() -> Iterator[Counter[str]]:
     A runner tells of a bundle's counts when the bundle is over, and Prism of some never.
     """
     tally = Counter[str]()
-    _tallies.append(tally)
+    with _lock:
+        _tallies.append(tally)
     try:
         yield tally
     finally:
-        _tallies[:] = [each for each in _tallies if each is not tally]
+        with _lock:
+            _tallies[:] = [each for each in _tallies if each is not tally]
 
 
 _FAILURE = "failure:"

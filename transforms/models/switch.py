@@ -230,7 +230,8 @@ class ModelSwitch:
         ours = isinstance(error, MillraceError)
         why = str(error) if ours else f"{type(error).__name__}: {error}"
         kind = type(error).__name__ if ours else "other"
-        stays = self._current.model if self._current else self._options.model.model
         with self._lock:
+            current = self._current
             self._changes.append(ModelChange(model, kind))
+        stays = current.model if current else self._options.model.model
         _log.warning("the model stays %s: the update to %s failed: %s", stays, model, why)

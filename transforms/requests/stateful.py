@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from time import monotonic
 from time import time as wall_clock
 from typing import Any
@@ -124,26 +124,28 @@ class StatefulRequestDoFn(beam.DoFn):
         look: Any = _LOOK_TIMER,
     ) -> Iterator[Any]:
         key, encoded = element
-        yield from self._submit(key, encoded)
-        if key in self._outstanding:
+        if (yield from self._submit(key, encoded)):
             kept.write(encoded)
             _set(look, _SHORTEST_WAIT, windowed.timestamp)
 
     @on_timer(_LOOK)
     def look(self, key: Any = beam.DoFn.KeyParam, kept: Any = _KEPT_STATE, look: Any = _LOOK_TIMER) -> Iterator[Any]:
-        """Emit the result if the request is done, else set the timer again. Called by the runner."""
+        """Emit the result if the request is done, else set the timer again. Called by the runner.
+
+        Another bundle may drop the finished request at any time; then the next look submits it again.
+        """
         encoded = kept.read()
         if encoded is None:
             return
-        if key not in self._outstanding:  # the state is from a worker that is gone, or from a failed attempt
-            yield from self._submit(key, encoded)
-        if (finished := self._outstanding.take_finished(key)) is not None:
+        is_known = key in self._outstanding  # else the state is from a worker that is gone, or from a failed attempt
+        if not is_known and not (yield from self._submit(key, encoded)):
+            kept.clear()
+        elif (finished := self._outstanding.take_finished(key)) is not None:
             yield self._requests.result(self._outstanding.leased(), finished)
-        if key in self._outstanding:
+            kept.clear()
+        else:
             wait = min(max(self._outstanding.waited(key) / 10, _SHORTEST_WAIT), _LONGEST_WAIT)
             _set(look, wait, self._coder.decode(encoded).timestamp)
-        else:
-            kept.clear()
 
     def finish_bundle(self) -> None:
         if (lease := self._outstanding.lease) is not None:
@@ -152,18 +154,19 @@ class StatefulRequestDoFn(beam.DoFn):
     def teardown(self) -> None:
         self._outstanding.leave()
 
-    def _submit(self, key: str, encoded: bytes) -> Iterator[Any]:
-        """Submit the element. Yields a dead letter if that is impossible; else the key is outstanding afterwards."""
+    def _submit(self, key: str, encoded: bytes) -> Generator[Any, None, bool]:
+        """Submit the element, and return True; if that is impossible, yield a dead letter, and return False."""
         windowed = self._coder.decode(encoded)
         prepared = self._requests.prepare(windowed.value, windowed, RequestIds(self._job))
         if not isinstance(prepared, PreparedRequest):
             yield prepared
-            return
+            return False
         submitted = self._requests.submit(self._outstanding.leased(), prepared)
-        if isinstance(submitted, InFlight):
-            self._outstanding.add(key, submitted)
-        else:
+        if not isinstance(submitted, InFlight):
             yield submitted
+            return False
+        self._outstanding.add(key, submitted)
+        return True
 
 
 class Outstanding:
@@ -222,9 +225,10 @@ class Outstanding:
                 self._cancel(finished[: len(self._waiting) - self._max_unclaimed])
 
     def waited(self, key: str) -> float:
-        """Seconds since a request was submitted."""
+        """Seconds since a request was submitted; 0 if it was dropped."""
         with self._lock:
-            return monotonic() - self._since[key]
+            now = monotonic()
+            return now - self._since.get(key, now)
 
     def take_finished(self, key: str) -> InFlight | None:
         """Remove and return the key's request if it is finished; else None."""

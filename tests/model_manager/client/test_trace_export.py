@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,6 +31,20 @@ def test_spans_reach_the_collector_when_they_are_flushed() -> None:
         outer, inner = found.named("outer")[0], found.named("inner")[0]
         assert (inner.parent_id, inner.trace_id) == (outer.span_id, outer.trace_id)
         assert found.resources[0]["service.name"] == "millrace"
+
+
+def test_threads_that_begin_together_export_together() -> None:
+    with collector() as found:
+        traces, together = Traces(endpoint=found.url), threading.Barrier(8)
+
+        def row(number: int) -> None:
+            together.wait()
+            tracer(traces).start_span(f"row {number}").end()
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(row, range(8)))
+        flush(traces)
+        assert sorted(span.name for span in found.named("row")) == [f"row {number}" for number in range(8)]
 
 
 def test_a_share_of_nothing_sends_nothing() -> None:

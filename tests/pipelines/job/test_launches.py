@@ -83,6 +83,41 @@ def test_a_look_that_ends_after_the_job_is_not_noted(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def noted_in(folder: Path) -> launches._Noted:
+    options = parse(["--input", "a.jsonl", "--output", f"{folder}/c"])
+    return launches._Noted(options, OutputFiles(f"{folder}/c"), lambda: status("one", 5))
+
+
+def test_a_note_that_a_slow_store_still_writes_at_the_jobs_end_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "_ENDS_WITHIN", 300.0)
+    noted = noted_in(tmp_path)
+    assert noted._write()
+    end = threading.Thread(target=noted.forget)
+
+    def slow(path: str, content: bytes) -> None:
+        end.start()
+        end.join(0.1)  # it ends here only if it does not wait for this note
+        write_note(path, content)
+
+    monkeypatch.setattr(launches, "write_note", slow)
+    noted._write()
+    end.join()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_store_that_hangs_does_not_hold_the_jobs_end_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launches, "_ENDS_WITHIN", 0.01)
+    noted = noted_in(tmp_path)
+    with noted._writing:
+        noted.forget()
+    assert "c.launches.json: cannot be removed: it is still being written" in caplog.text
+    assert not noted._write()
+
+
 def job(prompts: Path, output: Path, *flags: str) -> AbstractContextManager[subprocess.Popen[str]]:
     command = job_command("run", prompts, output / "c")
     quick = ["--backend=fake", f"--max_tokens={TOKENS}", "--ignore_eos", "--no-report", "--linger=300"]

@@ -59,6 +59,33 @@ def test_a_worker_of_a_runner_that_was_killed_makes_room_for_its_successor(worke
         os.kill(before, 0)
 
 
+def test_of_two_calls_that_start_one_worker_one_process_is_left(
+    workers: WorkerProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = workers.stop
+
+    def before_another_call(worker_id: str) -> None:
+        real(worker_id)
+        monkeypatch.setattr(workers, "stop", real)
+        workers.start(worker_id, {"control": "other"})
+        others.extend(workers.pids())
+
+    others: list[int] = []
+    monkeypatch.setattr(workers, "stop", before_another_call)
+    workers.start("1-1", {"control": "a"})
+    (other,) = others
+    assert workers.pids() != [other]
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
+
+
+def test_after_the_end_no_worker_is_started(workers: WorkerProcesses) -> None:
+    workers.stop_all()
+    with pytest.raises(OSError, match="the pool is stopped"):
+        workers.start("1-1", {})
+    assert workers.pids() == []
+
+
 def test_a_worker_that_cannot_be_started_is_told_to_the_runner() -> None:
     address = f"localhost:{free_port()}"
     with serving(address, WorkerProcesses(["/no/such/program"])), grpc.insecure_channel(address) as channel:

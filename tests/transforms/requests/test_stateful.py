@@ -219,18 +219,73 @@ def test_equal_elements_each_have_their_answer() -> None:
     assert [len(worker.fire(key)) for worker, key in ((one, "k1"), (two, "k2"))] == [1, 1]
 
 
+def add(outstanding: Outstanding, key: str, *, done: bool) -> None:
+    client, future = outstanding.leased().begin(), Future[Any]()
+    if done:
+        future.set_result(None)
+    prepared = PreparedRequest(key, Prompt(text="a"), SamplingParams(), (), WindowedValue(None, 0, ()))
+    outstanding.add(key, InFlight(prepared, future, client))
+
+
 def test_results_that_are_not_asked_for_are_kept_up_to_a_bound() -> None:
     model = SharedModel(ClientOptions(ModelConfig(model="stand-in"), manager=ManagerConfig()), SlowClient)
     outstanding = Outstanding(model, max_unclaimed=2)
     for key in ("waiting", "old", "new"):
-        client, future = outstanding.leased().begin(), Future[Any]()
-        if key != "waiting":
-            future.set_result(None)
-        prepared = PreparedRequest(key, Prompt(text="a"), SamplingParams(), (), WindowedValue(None, 0, ()))
-        outstanding.add(key, InFlight(prepared, future, client))
+        add(outstanding, key, done=key != "waiting")
     assert [key in outstanding for key in ("waiting", "old", "new")] == [True, False, True]
     assert outstanding.take_finished("waiting") is None
     assert outstanding.take_finished("new") is not None
+
+
+def other_bundle(outstanding: Outstanding) -> None:
+    """Submits a request while this worker's is done, which makes one too many."""
+    SlowClient.finish()
+    outstanding._max_unclaimed = 1
+    add(outstanding, "other", done=False)
+
+
+def comes_out_after_all(worker: Worker) -> bool:
+    assert worker.state.value is not None
+    assert worker.fire() == []  # submitted again
+    SlowClient.finish()
+    return len(worker.fire()) == 1 and worker.state.value is None
+
+
+@pytest.mark.parametrize("call", ["take_finished", "waited"])
+def test_a_request_that_another_bundle_drops_during_a_look_is_submitted_again(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker()
+    worker.process("one")
+    outstanding = worker.dofn._outstanding
+    real = getattr(outstanding, call)
+
+    def after_the_drop(key: str) -> Any:
+        monkeypatch.undo()
+        other_bundle(outstanding)
+        return real(key)
+
+    monkeypatch.setattr(outstanding, call, after_the_drop)
+    assert worker.fire() == []
+    assert comes_out_after_all(worker)
+    assert len(set(SlowClient.submitted)) == 1
+
+
+def test_a_request_that_another_bundle_drops_as_soon_as_it_is_submitted_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Worker()
+    outstanding = worker.dofn._outstanding
+    real = outstanding.add
+
+    def before_the_drop(key: str, in_flight: InFlight) -> None:
+        monkeypatch.undo()
+        real(key, in_flight)
+        other_bundle(outstanding)
+
+    monkeypatch.setattr(outstanding, "add", before_the_drop)
+    assert worker.process("one") == []
+    assert comes_out_after_all(worker)
 
 
 def test_with_the_last_dofn_of_a_process_its_requests_end() -> None:

@@ -111,7 +111,9 @@ class PartitionReader:
         self._committed_at = -math.inf
         self._clock = clock
         self.finals = Finals(self._commit, late=late)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held for a commit and for the end. Re-entrant: the garbage collector may close a reader in any thread."""
+        self._is_closed = False
         self.at_end = False
         """Whether the last that was heard of the broker is that there is no more."""
 
@@ -148,10 +150,13 @@ class PartitionReader:
         return self._committed is None or offset > self._committed
 
     def _commit(self, offsets: list[int]) -> None:
-        """What is before the last is done; never goes back. Called when a bundle is committed, on any thread."""
+        """What is before the last is done; never goes back. Called when a bundle is committed, on any thread.
+
+        A reader that is closed commits nothing: the partition's other reader commits what is further on.
+        """
         with self._lock:
             offset = max(offsets, default=-1)
-            if offset < 0 or not self.owes(offset):
+            if self._is_closed or offset < 0 or not self.owes(offset):
                 return
             try:
                 self._consumer.commit(offsets=[TopicPartition(*self._place, offset)], asynchronous=False)
@@ -161,5 +166,7 @@ class PartitionReader:
             self._committed, self._committed_at = offset, self._clock()
 
     def close(self) -> None:
-        """Close the connections to the brokers."""
-        self._consumer.close()
+        """Close the connections to the brokers, after a commit that runs."""
+        with self._lock:
+            self._is_closed = True
+            self._consumer.close()
