@@ -1,7 +1,7 @@
 """python confined.py CONFINEMENT COMMAND …: becomes that command, under limits of the system and in control groups.
 
-A process with gRPC's threads cannot do this between a fork and the program: gRPC's threads in the child find their
-files closed, and abort it (grpc issue 43055).
+A process with gRPC's threads cannot do this between fork and exec: gRPC's threads in the child find their files
+closed, and abort it (grpc issue 43055).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def confined(command: Sequence[str], limits: Mapping[int, int], groups: Sequence[Path]) -> list[str]:
-    """What starts `command` with these limits, by the numbers of `resource`, in these control groups."""
+    """The command that starts `command` in these control groups, under these limits by numbers of `resource`."""
     if not limits and not groups:
         return [*command]
     confinement = json.dumps({"limits": [*limits.items()], "groups": [str(group) for group in groups]})

@@ -155,7 +155,7 @@ class _Noted:
         """Remove the note of a job that is done. A note that is being written is waited for, but not for long."""
         self._is_forgotten = True
         if not self._writing.acquire(timeout=_ENDS_WITHIN):
-            _log.warning("%s: cannot be removed: it is still being written", self._files.launches)
+            _log.warning("%s: may stay: it is still being written", self._files.launches)
             return
         try:
             if self.is_there and not self._files.has_unfinished_rows():

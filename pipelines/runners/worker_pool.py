@@ -89,12 +89,11 @@ class WorkerProcesses:
         Raises OSError if it cannot be started, as after `stop_all`.
         """
         arguments = [f"--id={worker_id}", *(f"--{name}_endpoint={url}" for name, url in endpoints.items())]
-        self.stop(worker_id)
         while not self._start(worker_id, arguments):
             self.stop(worker_id)
 
     def _start(self, worker_id: str, arguments: list[str]) -> bool:
-        """False if a worker of the id runs, which another call has started meanwhile."""
+        """False if a worker of the id runs."""
         with self._lock:
             if self._is_over:
                 raise OSError("the pool is stopped")

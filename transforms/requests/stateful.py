@@ -137,7 +137,8 @@ class StatefulRequestDoFn(beam.DoFn):
         encoded = kept.read()
         if encoded is None:
             return
-        is_known = key in self._outstanding  # else the state is from a worker that is gone, or from a failed attempt
+        # Unknown are requests of a worker that is gone, those of a failed attempt, and dropped ones.
+        is_known = key in self._outstanding
         if not is_known and not (yield from self._submit(key, encoded)):
             kept.clear()
         elif (finished := self._outstanding.take_finished(key)) is not None:

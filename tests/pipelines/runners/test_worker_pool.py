@@ -71,6 +71,7 @@ def test_of_two_calls_that_start_one_worker_one_process_is_left(
         others.extend(workers.pids())
 
     others: list[int] = []
+    workers.start("1-1", {"control": "first"})
     monkeypatch.setattr(workers, "stop", before_another_call)
     workers.start("1-1", {"control": "a"})
     (other,) = others

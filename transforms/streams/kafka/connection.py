@@ -152,11 +152,15 @@ class PartitionReader:
     def _commit(self, offsets: list[int]) -> None:
         """What is before the last is done; never goes back. Called when a bundle is committed, on any thread.
 
-        A reader that is closed commits nothing: the partition's other reader commits what is further on.
+        A reader that is closed commits nothing: the partition's other reader does, when it has read as far. Without
+        such a bundle the messages are read again.
         """
         with self._lock:
             offset = max(offsets, default=-1)
-            if self._is_closed or offset < 0 or not self.owes(offset):
+            if offset < 0 or not self.owes(offset):
+                return
+            if self._is_closed:
+                _log.info("%s: offset %d is left to the partition's other reader", self._name, offset)
                 return
             try:
                 self._consumer.commit(offsets=[TopicPartition(*self._place, offset)], asynchronous=False)
