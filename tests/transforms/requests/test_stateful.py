@@ -244,11 +244,12 @@ def other_bundle(outstanding: Outstanding) -> None:
     add(outstanding, "other", done=False)
 
 
-def comes_out_after_all(worker: Worker) -> bool:
+def expect_it_comes_out(worker: Worker) -> None:
     assert worker.state.value is not None
     assert worker.fire() == []  # submitted again
     SlowClient.finish()
-    return len(worker.fire()) == 1 and worker.state.value is None
+    assert len(worker.fire()) == 1
+    assert worker.state.value is None
 
 
 @pytest.mark.parametrize("call", ["take_finished", "waited"])
@@ -267,7 +268,7 @@ def test_a_request_that_another_bundle_drops_during_a_look_is_submitted_again(
 
     monkeypatch.setattr(outstanding, call, after_the_drop)
     assert worker.fire() == []
-    assert comes_out_after_all(worker)
+    expect_it_comes_out(worker)
     assert len(set(SlowClient.submitted)) == 1
 
 
@@ -285,7 +286,7 @@ def test_a_request_that_another_bundle_drops_as_soon_as_it_is_submitted_is_kept(
 
     monkeypatch.setattr(outstanding, "add", before_the_drop)
     assert worker.process("one") == []
-    assert comes_out_after_all(worker)
+    expect_it_comes_out(worker)
 
 
 def test_with_the_last_dofn_of_a_process_its_requests_end() -> None:
