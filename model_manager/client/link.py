@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from ..wire.batching import request_batches
 from ..wire.config import ManagerConfig
@@ -19,15 +20,17 @@ from ..wire.transport import Connection, ConnectionLost, ProtocolError
 class Link:
     """One connection to the manager, from Hello to its end. Any thread may send; one thread receives."""
 
-    def __init__(self, connection: Connection[ManagerToClient], hang_timeout: float) -> None:
+    def __init__(self, connection: Connection[ManagerToClient], hang_timeout: float, fence: Callable[[], None]) -> None:
         """Says Hello, which is thus the first message whoever sends next; raises ConnectionLost, the socket closed.
 
-        `hang_timeout` in seconds: a manager silent for so long is taken for dead.
+        `hang_timeout` in seconds: a manager silent for so long is taken for dead. `fence` lets another begin in its
+        place, where it cannot be killed.
         """
         connection.limit_sends(hang_timeout)  # a manager that is stopped does not read
         self._connection = connection
         self._manager = connection.peer_pid
         self._hang_timeout = hang_timeout
+        self._fence = fence
         self._unsent: deque[Message] = deque()
         self._is_behind = False
         """True if a message is sent in part; a thread was started to send the rest."""
@@ -108,24 +111,26 @@ class Link:
     def check(self, interval: float) -> None:
         """Ask the manager for a sign of life, and leave one that gives none. Call this every `interval` seconds.
 
-        This machine's is killed: it holds the lock, so nobody can take its place while it lives. A delay of this
-        process itself does not count.
+        This machine's is killed, as its engines hold memory; another container's, whose process is not seen from here,
+        is fenced: when it goes on it ends. A delay of this process itself does not count.
         """
         now = time.monotonic()
         if now - self._checked > interval + self._hang_timeout / 2:
             self._heard = now
         if now - self._heard > self._hang_timeout:
-            self._kill_if_here()
+            self._end_manager()
             self.close()
         else:
             self.enqueue(Ping())
             self.flush()
         self._checked = time.monotonic()
 
-    def _kill_if_here(self) -> None:
-        if self._manager > 1:  # 0: a process of another machine, or one that this namespace cannot see
+    def _end_manager(self) -> None:
+        if self._manager > 1:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._manager, signal.SIGKILL)
+        else:  # a process of another machine, or one that this namespace cannot see
+            self._fence()
 
     def close(self) -> None:
         """End the connection; the receiving thread gets ConnectionLost."""

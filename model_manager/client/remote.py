@@ -48,6 +48,9 @@ class Remote:
                 return Connection(sock, ManagerToClient, tls)
         raise ManagerUnavailable(f"no manager answers at {self._manager} within {within:g} s: {reason}")
 
+    def fence(self) -> None:
+        """Does nothing: whoever started the manager starts it again, and it has the address alone."""
+
 
 def remote_adapters(manager: TcpManager, max_loras: int) -> Adapters:
     """Adapters that the manager finds, on its own file system or where it fetches them from."""

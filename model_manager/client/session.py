@@ -277,7 +277,8 @@ class Session:
 
     def _serve(self) -> None:
         """Run one connection, from the search for a manager until it ends; raises the error that ends it."""
-        link = Link(self._connector.connect(self._closing), self._settings.hang_timeout)
+        connection = self._connector.connect(self._closing)
+        link = Link(connection, self._settings.hang_timeout, self._connector.fence)
         try:
             with self._lock:
                 self._link = link

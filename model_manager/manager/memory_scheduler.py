@@ -13,8 +13,10 @@ the other models queue, and each load then serves more of them.
 A turn is longer, by as much as a model's jobs weigh more than the jobs of the model with the smallest
 share (`ModelUse.share`) among all models that work or wait for one of its places, but at most _LONGEST times as long.
 
+A model that is to come back, and for which pinned models leave no room, waits until they go, and nobody behind it.
+
 What keeps models from thrashing: a loaded model stays until it has served a request, or nobody has sent one for
-`_CLAIM` seconds; a model without work for less than `_QUIET` counts as working.
+`_CLAIM` seconds; a model without work for less than `_QUIET` counts as working, unless it drains.
 """
 
 from __future__ import annotations
@@ -64,10 +66,11 @@ class ModelUse:
     share: float = 1.0
     """What its jobs weigh; a job's weight is divided among the models that it has requests for."""
 
-    def can_go(self, now: float) -> bool:
-        """Whether it may be unloaded at once."""
+    def can_go(self, now: float, *, drains: bool) -> bool:
+        """Whether it may be unloaded at once. `drains`: it had its turn, and later requests do not hold it."""
         claimed = self.has_served or now - self.ready_since >= _CLAIM
-        return not self.works and not self.is_pinned and claimed and now - self.last_used >= _QUIET
+        is_quiet = claimed and now - self.last_used >= _QUIET
+        return not self.works and not self.is_pinned and (drains or is_quiet)
 
     def had_its_turn(self, now: float, least_share: float) -> bool:
         """Whether it must make room though it has work. `least_share`: of all models that work or wait for one of its
@@ -138,7 +141,9 @@ class MemoryScheduler:
     capacity: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each place; a place that is not listed has no bound."""
     is_limited: bool = False
-    """Whether somebody set the budget. Else one model alone is always admitted: its engine measures what there is."""
+    """Whether somebody set the budget. Else one model alone is always admitted: its engine measures what there is,
+    unless another model in use could be loaded beside it.
+    """
     _expected: dict[str, LoadRequest] = field(default_factory=dict)
     """Models in use, loaded or not."""
     _held: dict[str, tuple[LoadRequest, int]] = field(default_factory=dict)
@@ -180,7 +185,7 @@ class MemoryScheduler:
                 decisions += self._decide_one(waiting, {key: loaded[key] for key in self._held if key in loaded}, now)
             else:
                 waiting.waits_for = "its turn: other models came before it"
-            if waiting.request.key in self._waiting:
+            if waiting.request.key in self._waiting and not self._is_kept_out(waiting.request, loaded):
                 taken.update(waiting.request.places)
         no_longer_needed = [key for key in self._draining if taken.isdisjoint(self._held[key][0].places)]
         for key in no_longer_needed:
@@ -192,7 +197,8 @@ class MemoryScheduler:
         if why := self._never(waiting, loaded):
             del self._waiting[request.key]
             return [Refuse(request.key, why)]
-        idle = sorted((key for key in loaded if loaded[key].can_go(now)), key=lambda key: loaded[key].last_used)
+        can_go = (key for key in loaded if loaded[key].can_go(now, drains=key in self._draining))
+        idle = sorted(can_go, key=lambda key: loaded[key].last_used)
         going = self._enough(request, idle)
         if going is not None:
             for key in going:
@@ -218,10 +224,9 @@ class MemoryScheduler:
         """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
         what pins others.
         """
-        request, pinned = waiting.request, []
-        if waiting.is_opening:
-            pinned = [key for key, model in loaded.items() if model.is_pinned and self._shares(key, request)]
-        left = self._free(request, without=[key for key in self._held if key not in pinned])
+        request = waiting.request
+        pinned = self._pinned(request, loaded) if waiting.is_opening else []
+        left = self._free_beside(pinned, request)
         if request.need.least <= left or not (pinned or self.is_limited):
             return ""
         beside = f" beside pinned {', '.join(self._held[key][0].name for key in pinned)}" if pinned else ""
@@ -230,6 +235,17 @@ class MemoryScheduler:
             f"{needs} and {_gib(left)} GiB of memory are for it{beside}: "
             "set memory_gib (--memory_gib) higher, or kv_cache_gib or max_num_seqs lower"
         )
+
+    def _is_kept_out(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
+        """Whether pinned models leave no room for it, whoever else goes. Others need not wait behind it."""
+        pinned = self._pinned(request, loaded)
+        return bool(pinned) and request.need.least > self._free_beside(pinned, request)
+
+    def _pinned(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> list[str]:
+        return [key for key in self._held if key in loaded and loaded[key].is_pinned and self._shares(key, request)]
+
+    def _free_beside(self, stay: list[str], request: LoadRequest) -> float:
+        return self._free(request, without=[key for key in self._held if key not in stay])
 
     def _enough(self, request: LoadRequest, keys: Iterable[str]) -> list[str] | None:
         """The first of the models that make room for it if they go; None if all of them do not."""
@@ -250,12 +266,14 @@ class MemoryScheduler:
         alone = not any(self._shares(key, request) for key in self._held)
         free, need = self._free(request), request.need
         share = SHARE_OF_MACHINE if MACHINE in request.places else SHARE_OF_GPU
-        free -= sum(each.need.least for each in self._others_expected(request))
+        others = [each.need.least for each in self._others_expected(request)]
+        is_unshared = alone and not self.is_limited and all(least > free - need.least for least in others)
+        free -= sum(others)
         left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * share)
         cache = max(need.least_cache, min(need.most_cache, left))
         del self._waiting[request.key]
         self._held[request.key] = request, need.fixed + cache
-        is_own = cache == need.most_cache or (alone and not self.is_limited)
+        is_own = cache == need.most_cache or is_unshared
         return Admit(request.key, None if is_own else cache)
 
     def _others_expected(self, request: LoadRequest) -> list[LoadRequest]:

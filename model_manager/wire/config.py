@@ -129,7 +129,8 @@ class ModelConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         check_types(self, ConfigError)
-        check("model", self.model, bool(self.model.strip()), "a hub name, a folder or gs://bucket/folder")
+        named = bool(self.model.strip()) and "\0" not in self.model
+        check("model", self.model, named, "a hub name, a folder or gs://bucket/folder")
         check("max_model_len", self.max_model_len, self.max_model_len is None or self.max_model_len >= 2, "2 or more")
         check("max_num_seqs", self.max_num_seqs, 1 <= self.max_num_seqs <= 4096, "1 to 4096")
         batched = self.max_num_batched_tokens

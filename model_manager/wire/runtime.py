@@ -1,7 +1,8 @@
 """The folder in which a machine's processes find their one manager: its lock, its socket and its log.
 
-Whoever holds the lock is the manager, or is starting it; the kernel frees it however that process ends. Knows nothing
-of what is said over the socket.
+Whoever holds the lock is the manager, or is starting it; the kernel frees it however that process ends. A holder that
+stands still, and that nobody here can kill, is fenced: its lock file goes, and the next holder has a new one. Knows
+nothing of what is said over the socket.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 
 from .errors import ConfigError
 from .job_progress import sweep_jobs
+
+LockFile = tuple[int, int]
+"""Device and inode of a file that is, or was, the lock."""
 
 _LONGEST_ADDRESS = 100
 """Bytes; the kernel takes 107 for a Unix socket's address."""
@@ -72,22 +76,47 @@ class RuntimeDir:
             return None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._is_lock(fd):
+            if self.is_lock(fd):
                 return fd
         except BlockingIOError:
             pass
         os.close(fd)
         return None
 
-    def _is_lock(self, fd: int) -> bool:
-        """A manager that ends removes the file before it lets go: what was locked may be no longer what others lock."""
+    def is_lock(self, fd: int) -> bool:
+        """Whether others would lock this file too: a manager that ends or is fenced removes it while it is locked."""
+        found = os.fstat(fd)
+        return self.lock_file() == (found.st_dev, found.st_ino)
+
+    def lock_file(self) -> LockFile | None:
+        """The file that is the lock now, if there is one."""
         try:
-            return os.path.samestat(os.fstat(fd), self.lock.lstat())
+            found = self.lock.lstat()
         except FileNotFoundError:
-            return False
+            return None
+        return found.st_dev, found.st_ino
+
+    def fence(self, lock_file: LockFile | None) -> None:
+        """Let another manager begin beside the holder of this lock file, which stands still: when it goes on, it sees
+        that it holds the lock no more, and ends. Does nothing if it is not the holder any more.
+        """
+        with contextlib.suppress(FileNotFoundError), self._changing():
+            if lock_file is not None and self.lock_file() == lock_file:
+                for path in (self.socket, self.lock):
+                    path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Nobody else removes a holder's files meanwhile; raises FileNotFoundError if the folder is gone."""
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def listen(self) -> socket.socket:
-        """The manager's socket; only the lock's holder may call this, for what a dead manager left is removed."""
+        """The manager's socket; only the lock's holder may call this: what a dead manager left is removed."""
         self.socket.unlink(missing_ok=True)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -125,12 +154,16 @@ class RuntimeDir:
         finally:
             os.close(folder)
 
-    def remove(self) -> None:
-        """Remove what a manager leaves, the lock last; only the lock's holder may call this."""
-        for path in (self.socket, self.log, self.lock):
-            path.unlink(missing_ok=True)
-        sweep_jobs(self.path)
-        self.leave()
+    def remove(self, fd: int) -> None:
+        """Remove what a manager leaves, the lock last. `fd` holds the lock; if it is not the lock any more, all that is
+        there is the next holder's.
+        """
+        with contextlib.suppress(FileNotFoundError), self._changing():
+            if self.is_lock(fd):
+                for path in (self.socket, self.log, self.lock):
+                    path.unlink(missing_ok=True)
+                sweep_jobs(self.path)
+                self.leave()
 
     def leave(self) -> None:
         """Remove the folder if millrace made it, and nothing is left in it."""
@@ -143,6 +176,6 @@ class RuntimeDir:
         fd = self.try_lock()
         if fd is not None:
             try:
-                self.remove()
+                self.remove(fd)
             finally:
                 os.close(fd)

@@ -39,7 +39,7 @@ def pair() -> Iterator[Pair]:
 
 
 def linked(sock: socket.socket) -> Link:
-    return Link(Connection(sock, ManagerToClient), hang_timeout=1000.0)
+    return Link(Connection(sock, ManagerToClient), hang_timeout=1000.0, fence=lambda: None)
 
 
 def test_hello_comes_before_the_first_sign_of_life_even_if_that_is_due_before_the_welcome(pair: Pair) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -105,8 +107,9 @@ def holds(container: Container, pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_containers_with_one_folder_elect_one_manager_and_another_when_its_container_is_killed(
-    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", ["its container is killed", "it stands still"])
+def test_containers_with_one_folder_elect_one_manager_and_another_when(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     expected = undisturbed(tmp_path / "run")
     monkeypatch.setenv("MILLRACE_FAKE_STEP_SECONDS", "0.06")
@@ -123,12 +126,21 @@ def test_containers_with_one_folder_elect_one_manager_and_another_when_its_conta
         (manager,) = managers(runtime)
         elected, other = both if holds(both[0], manager) else both[::-1]
         assert holds(elected, manager)
-        elected.end()
-        eventually(lambda: manager not in managers(runtime), "the end of the first manager")
+        if end == "it stands still":
+            os.kill(manager, signal.SIGSTOP)
+            for process in psutil.process_iter(["cmdline"]):  # they would kill the manager, which they see
+                if "--output=/tmp/out" in (process.info["cmdline"] or []) and holds(elected, process.pid):
+                    process.kill()
+        else:
+            elected.end()
+            eventually(lambda: manager not in managers(runtime), "the end of the first manager")
         before = len(written(other))
         eventually(lambda: len(written(other)) > before + 20, "rows of the next manager")
-        (manager,) = managers(runtime)
-        assert holds(other, manager)
+        (successor,) = (each for each in managers(runtime) if each != manager)
+        assert holds(other, successor)
+        if end == "it stands still":
+            os.kill(manager, signal.SIGCONT)
+            eventually(lambda: managers(runtime) == [successor], "the end of the fenced manager")
         assert before < ROWS, "it ended too soon for this test"
         assert jobs[other].wait() == 0
         jobs[elected].wait()

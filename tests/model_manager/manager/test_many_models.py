@@ -133,6 +133,18 @@ def test_a_model_that_is_never_without_work_gives_way_after_its_turn_and_comes_b
     assert crowd.given[A.key] == ["late"]
 
 
+def test_requests_that_come_without_a_pause_do_not_hold_a_model_that_leaves() -> None:
+    crowd = working("early")
+    crowd.open(B)
+    crowd.pass_time(30)
+    crowd.pass_time(1)
+    crowd.finish(A, "early")
+    for number in range(5):
+        crowd.submit(A, f"late {number}")
+        crowd.pass_time(0.1)
+    assert crowd.running == {B.key}
+
+
 @pytest.mark.parametrize(
     ("weight", "models", "other", "turn"),
     [

@@ -138,8 +138,8 @@ def test_a_model_with_work_leaves_after_its_turn_the_one_loaded_first_before_oth
     assert made.decide(loaded, 8.0) == []
     assert made.decide(loaded, 20.0) == [Drain("b")]
     assert made.decide(loaded, 21.0) == [], "one is enough, and it is told once"
-    loaded["b"] = dataclasses.replace(loaded["b"], works=False)
-    assert made.decide(loaded, 22.0) == [Evict("b"), Admit("c")]
+    loaded["b"] = dataclasses.replace(loaded["b"], works=False, last_used=22.0)
+    assert made.decide(loaded, 22.0) == [Evict("b"), Admit("c")], "requests that came since do not hold it"
 
 
 def test_a_turn_is_longer_by_as_much_as_a_models_jobs_weigh_more() -> None:
@@ -219,6 +219,16 @@ def test_beside_pinned_models_it_is_refused_by_their_names() -> None:
     assert "1 GiB of memory are for it beside pinned a" in refused.why
 
 
+def test_behind_a_model_that_pinned_ones_leave_no_room_for_nobody_waits() -> None:
+    made = full("pinned", of=memory(4.0))
+    made.ask(request("large", 3.5), 0.0)
+    made.ask(request("small", 3.0), 61.0, is_opening=True)
+    pinned = {"pinned": dataclasses.replace(IDLE, is_pinned=True)}
+    assert made.decide(pinned, 62.0) == [Admit("small")]
+    loaded = {"pinned": IDLE, "small": dataclasses.replace(IDLE, last_used=1.0)}
+    assert made.decide(loaded, LATER) == [Evict("pinned"), Evict("small"), Admit("large")], "the pin is over"
+
+
 def test_one_model_alone_is_always_admitted_where_nobody_set_a_budget() -> None:
     made = full("a", of=memory(2.0, is_limited=False))
     made.ask(request("huge", 3.5), 0.0)
@@ -245,6 +255,30 @@ def test_an_engine_alone_sizes_its_own_cache_where_nobody_set_a_budget() -> None
     made = memory(10.0, is_limited=False)
     made.ask(request("a", 1.0, most_cache=100.0), 0.0)
     assert made.decide({}, 0.0) == [Admit("a")]
+
+
+@pytest.mark.parametrize(("other", "cache"), [(1.0, True), (9.5, False)], ids=["fits beside it", "does not"])
+def test_it_gets_a_bound_if_another_model_in_use_could_be_loaded_beside_it(other: float, cache: bool) -> None:
+    """Else its engine takes what there is, and the other model is admitted into memory that is gone."""
+    made = memory(10.0, is_limited=False)
+    models = [request("a", 1.0, most_cache=100.0), request("b", other, most_cache=100.0)]
+    made.expect(models)
+    made.ask(models[0], 0.0)
+    (admitted,) = made.decide({}, 0.0)
+    assert isinstance(admitted, Admit)
+    assert (admitted.cache is not None) is cache
+    made.ask(models[1], 1.0)
+    assert [type(each) for each in made.decide({"a": WORKS}, 1.0)] == [Admit] * cache
+
+
+def test_of_three_models_each_two_of_which_fit_none_takes_all_memory() -> None:
+    made = memory(2.5, is_limited=False)
+    models = [request(key, most_cache=100.0) for key in "abc"]
+    made.expect(models)
+    made.ask(models[0], 0.0)
+    (admitted,) = made.decide({}, 0.0)
+    assert isinstance(admitted, Admit)
+    assert admitted.cache is not None
 
 
 def test_several_models_in_a_place_crowd_it_and_one_does_not() -> None:
@@ -318,6 +352,10 @@ class Traffic(RuleBasedStateMachine):
                 assert self.loaded[key].works
             case Refuse(key):
                 self.requests.remove(key)
+
+    @rule(keys=st.sets(st.sampled_from("abcdefgh")), gib=st.floats(0.5, 5.0))
+    def expect(self, keys: set[str], gib: float) -> None:
+        self.memory.expect(request(key, gib) for key in keys)
 
     @invariant()
     def the_account_is_right(self) -> None:

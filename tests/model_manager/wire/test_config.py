@@ -23,6 +23,7 @@ def test_settings_survive_being_plain_values_and_messages(config: ModelConfig) -
 INVALID = [
     ("model", ""),
     ("model", "  "),
+    ("model", "a\0b"),
     ("max_model_len", 1),
     ("max_num_seqs", 0),
     ("max_num_seqs", 4097),

@@ -106,7 +106,10 @@ def test_a_manager_that_ends_leaves_running_jobs_and_no_dead_ones(tmp_path: Path
     folder.prepare()
     written(folder.path, pid=2**22 - 1)
     JobFile(folder.path).write(JOB)
-    folder.remove()
+    held = folder.try_lock()
+    assert held is not None
+    folder.remove(held)
+    os.close(held)
     assert [path.name for path in folder.path.iterdir()] == [f"job-{process_space()}-{os.getpid()}.json"]
     JobFile(folder.path).remove()
     folder.leave()

@@ -58,7 +58,7 @@ def test_one_has_the_lock_at_a_time(runtime: RuntimeDir) -> None:
 def test_a_lock_that_was_removed_meanwhile_is_not_the_lock(runtime: RuntimeDir) -> None:
     waiting = os.open(runtime.lock, os.O_RDWR | os.O_CREAT)
     runtime.lock.unlink()
-    assert not runtime._is_lock(waiting)
+    assert not runtime.is_lock(waiting)
     os.close(waiting)
 
 
@@ -81,8 +81,33 @@ def test_a_folder_that_was_there_before_stays(tmp_path: Path) -> None:
     for folder in (mine, made):
         folder.prepare()
         folder.log.touch()
-        RuntimeDir(folder.path).remove()
+        held = folder.try_lock()
+        assert held is not None
+        RuntimeDir(folder.path).remove(held)
+        os.close(held)
     assert (mine.path.exists(), [*mine.path.iterdir()], made.path.exists()) == (True, [], False)
+
+
+def test_a_fenced_holder_holds_no_lock_and_removes_nothing_of_the_next_one(runtime: RuntimeDir) -> None:
+    fenced, lock_file = runtime.try_lock(), runtime.lock_file()
+    assert fenced is not None
+    assert runtime.is_lock(fenced)
+    runtime.fence(lock_file)
+    assert not runtime.is_lock(fenced)
+    holder = runtime.try_lock()
+    assert holder is not None
+    with runtime.listen():
+        for _ in range(2):  # nor does a client that learns of it late
+            runtime.fence(lock_file)
+            runtime.remove(fenced)
+            assert runtime.is_lock(holder)
+            assert runtime.socket.exists()
+    runtime.remove(holder)
+    assert not runtime.path.exists()
+    runtime.fence(lock_file)
+    runtime.remove(holder)
+    for fd in (fenced, holder):
+        os.close(fd)
 
 
 @pytest.mark.parametrize("depth", [1, 5])
