@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from ..wire.errors import MillraceError
 
-MOST_LOST = 5
-"""Connections lost in a row, without a result between them, after which all outstanding requests fail."""
 _LONGEST_PAUSE = 2.0
 
 
 class Attempts:
     """The attempts of one session."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_lost: int) -> None:
+        """`most_lost`: connections lost in a row, without a result between them, after which one more fails all
+        outstanding requests.
+        """
+        self._most_lost = most_lost
         self.wanted = True
         """Whether anyone needs a connection."""
         self.setbacks = 0
@@ -40,7 +42,7 @@ class Attempts:
         """A connection was lost. Returns the seconds to wait before the next attempt; None after too many in a row."""
         self._lost_in_row += 1
         self.wanted = is_waited_for
-        if self._lost_in_row > MOST_LOST:
+        if self._lost_in_row > self._most_lost:
             return None
         return min(_LONGEST_PAUSE, 0.05 * 2**self._lost_in_row) if self._lost_in_row > 1 else 0.0
 

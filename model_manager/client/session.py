@@ -27,6 +27,7 @@ from ..wire.errors import (
     MillraceError,
     ModelReplaced,
     RequestAborted,
+    counted,
 )
 from ..wire.messages import (
     Cancel,
@@ -46,7 +47,7 @@ from ..wire.request import Failure, Output, Request
 from ..wire.shared_settings import UnmetSetting, sentence, unmet_settings
 from ..wire.status import ModelInfo
 from ..wire.transport import ConnectionLost, ProtocolError, encode
-from .attempts import MOST_LOST, Attempts
+from .attempts import Attempts
 from .delivery import advance, deliver, fail
 from .deltas import Deltas, OnDelta
 from .election import Election
@@ -100,7 +101,7 @@ class Session:
         self._ready = False
         self._retired = False
         self._limit = 0
-        self._attempts = Attempts()
+        self._attempts = Attempts(settings.max_manager_losses)
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=f"millrace-{name}", daemon=True)
@@ -364,7 +365,8 @@ class Session:
             pause = self._attempts.lost(is_waited_for=self._ledger.is_waited_for())
             self._changed.notify_all()  # whoever waits for a credit, or for the model, wants it too
         if pause is None:
-            lost = f"the manager was lost {MOST_LOST + 1} times in a row: {error}"
+            times = counted(self._settings.max_manager_losses + 1, "time")
+            lost = f"the manager was lost {times} in a row (max_manager_losses): {error}"
             self._give_up(ManagerUnavailable(lost), for_good=False)
         else:
             self._closing.wait(pause)

@@ -225,6 +225,9 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often an engine may be restarted in a row with no request finished between; then the model is given up."""
     max_deaths_per_request: int = 2
     """A request fails after it was running at more than this many engine deaths in a row."""
+    max_manager_losses: int = 5
+    """How often a worker may lose the manager in a row with no result between; then its requests fail. Each job decides
+    it for itself."""
     orphan_grace: float = 10.0
     """How long the requests of a dead client go on, and its model stays loaded, so that a retry or `--resume` can take
     them over. A job that writes files, or runs on Flink or Dataflow, asks for 120. The manager gives what is asked, up
@@ -258,13 +261,13 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         check("weight", self.weight, 0.001 <= self.weight <= 1000, "0.001 to 1000")
         gib = self.memory_gib
         check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
-        for name in ("max_restarts", "max_deaths_per_request"):
+        for name in ("max_restarts", "max_deaths_per_request", "max_manager_losses"):
             check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
 
 
 PLACE_SETTINGS = ("manager", "manager_key_file")
 """Fields of ManagerConfig that say where the manager is, and not how it works."""
-OWN_SETTINGS = ("orphan_grace", "weight")
+OWN_SETTINGS = ("orphan_grace", "weight", "max_manager_losses")
 """Fields of ManagerConfig that each client decides for itself."""
 
 

@@ -32,7 +32,6 @@ class World:
             mock.patch.object(server, "memory_need", lambda of, _: MemoryNeed(2 * GIB // of.num_engines)),
             mock.patch.object(server, "visible_gpus", tuple),
             mock.patch.object(attempts, "_LONGEST_PAUSE", 0.0),
-            mock.patch.object(attempts, "MOST_LOST", 10**9),
         ]
         for patch in self._patches:
             patch.start()

@@ -52,7 +52,8 @@ _TURNS = 8
 
 
 def settings(**fields: Any) -> ManagerConfig:
-    return ManagerConfig(heartbeat=NEVER, hang_timeout=NEVER, memory_gib=3.0, **fields)
+    unlosable: dict[str, Any] = {"heartbeat": NEVER, "hang_timeout": NEVER, "max_manager_losses": 10**9}
+    return ManagerConfig(memory_gib=3.0, **unlosable, **fields)
 
 
 def config(revision: str, num_engines: int) -> ModelConfig:

@@ -2,12 +2,14 @@
 
 import pytest
 
-from millrace.model_manager.client.attempts import MOST_LOST, Attempts
+from millrace.model_manager.client.attempts import Attempts
 from millrace.model_manager.wire.errors import EngineLost, ManagerUnavailable, ModelNotFound, RequestAborted
+
+MOST_LOST = 5
 
 
 def test_the_first_loss_is_made_good_at_once_and_later_ones_after_longer_and_longer() -> None:
-    attempts = Attempts()
+    attempts = Attempts(MOST_LOST)
     pauses = [attempts.lost(is_waited_for=True) or 0.0 for _ in range(MOST_LOST)]
     assert pauses[0] == 0.0
     assert pauses == sorted(pauses)
@@ -15,22 +17,26 @@ def test_the_first_loss_is_made_good_at_once_and_later_ones_after_longer_and_lon
     assert attempts.lost(is_waited_for=True) is None
 
 
+def test_where_none_may_be_lost_the_first_loss_is_one_too_many() -> None:
+    assert Attempts(0).lost(is_waited_for=True) is None
+
+
 def test_a_result_makes_the_next_loss_a_first_one() -> None:
-    attempts = Attempts()
+    attempts = Attempts(MOST_LOST)
     for _ in range(10 * MOST_LOST):
         assert attempts.lost(is_waited_for=True) == 0.0
         attempts.succeeded()
 
 
 def test_a_connection_that_nobody_waits_for_is_not_wanted_again() -> None:
-    attempts = Attempts()
+    attempts = Attempts(MOST_LOST)
     assert attempts.wanted
     attempts.lost(is_waited_for=False)
     assert not attempts.wanted
 
 
 def test_who_waited_at_a_setback_is_told_and_who_comes_later_may_try_again() -> None:
-    attempts = Attempts()
+    attempts = Attempts(MOST_LOST)
     before = attempts.setbacks
     attempts.raise_if_over(before)
     for _ in range(MOST_LOST):
@@ -43,7 +49,7 @@ def test_who_waited_at_a_setback_is_told_and_who_comes_later_may_try_again() -> 
 
 
 def test_what_is_given_up_for_good_is_told_to_everybody_by_its_first_reason_until_all_is_closed() -> None:
-    attempts = Attempts()
+    attempts = Attempts(MOST_LOST)
     attempts.give_up(ModelNotFound("no such model"), for_good=True)
     attempts.give_up(EngineLost("later"), for_good=True)
     for setbacks in (0, attempts.setbacks):

@@ -13,7 +13,14 @@ from millrace.model_manager.client import EngineClient, observing
 from millrace.model_manager.client import status as status_module
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.client.status import read_status, stop_models, sweep
-from millrace.model_manager.wire.errors import EngineKiller, EngineLost, ModelDoesNotFit, ModelError, ModelLoadFailed
+from millrace.model_manager.wire.errors import (
+    EngineKiller,
+    EngineLost,
+    ManagerUnavailable,
+    ModelDoesNotFit,
+    ModelError,
+    ModelLoadFailed,
+)
 from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -101,6 +108,18 @@ def test_a_manager_that_is_killed_in_mid_run_is_replaced_and_the_requests_finish
     expect_whole(futures)
     assert machine.status().pid != manager
     eventually(lambda: engine not in [process.pid for process in machine.processes()], "the old engine's end")
+
+
+def test_who_may_lose_no_manager_is_told_of_the_first_loss_and_may_ask_again(machine: Machine) -> None:
+    client = machine.open(SETTINGS.parse({"max_manager_losses": 0, "linger": 0.1, "orphan_grace": 0.5}))
+    with machine.held():
+        futures = submit(client, 2)
+        until_under_way(machine)
+        kill(machine.status().pid)
+        for future in futures.values():
+            with pytest.raises(ManagerUnavailable, match=r"lost 1 time in a row \(max_manager_losses\)"):
+                future.result(PATIENCE)
+    expect_whole(submit(client, 2))
 
 
 def test_the_engine_after_a_killed_manager_goes_on_from_what_the_client_was_told(machine: Machine) -> None:

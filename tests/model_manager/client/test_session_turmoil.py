@@ -282,7 +282,7 @@ class Turmoil(RuleBasedStateMachine):
             self.rest()
 
     def losing(self) -> None:
-        if self.session._attempts._lost_in_row >= attempts.MOST_LOST:
+        if self.session._attempts._lost_in_row >= SETTINGS.max_manager_losses:
             self.all_may_end_by(ManagerUnavailable)
 
     # ── what holds ──

@@ -128,9 +128,9 @@ def test_containers_with_one_folder_elect_one_manager_and_another_when(
         assert holds(elected, manager)
         if end == "it stands still":
             os.kill(manager, signal.SIGSTOP)
-            for process in psutil.process_iter(["cmdline"]):  # they would kill the manager, which they see
-                if "--output=/tmp/out" in (process.info["cmdline"] or []) and holds(elected, process.pid):
-                    process.kill()
+            for client in psutil.process_iter(["cmdline"]):  # they would kill the manager, which they see
+                if "--output=/tmp/out" in (client.info["cmdline"] or []) and holds(elected, client.pid):
+                    client.kill()
         else:
             elected.end()
             eventually(lambda: manager not in managers(runtime), "the end of the first manager")
