@@ -19,8 +19,8 @@ ROWS = 1000
 TOKENS = 12
 
 
-def prompts() -> dict[str, str]:
-    return {f"row {index}": f"{index} and a word" for index in range(ROWS)}
+def prompts(rows: int = ROWS) -> dict[str, str]:
+    return {f"row {index}": f"{index} and a word" for index in range(rows)}
 
 
 def written(container: Container) -> dict[str, list[str]]:
@@ -34,18 +34,18 @@ def written(container: Container) -> dict[str, list[str]]:
     return texts
 
 
-def undisturbed(runtime: Path) -> dict[str, str]:
+def undisturbed(runtime: Path, rows: int = ROWS) -> dict[str, str]:
     """The texts that a manager of this machine gives."""
     config, params = ModelConfig(backend="fake"), SamplingParams(max_tokens=TOKENS)
     with EngineClient.open(config, manager=ManagerConfig(linger=0), runtime=runtime) as client:
-        futures = {name: client.submit(text, params, request_id=name) for name, text in prompts().items()}
+        futures = {name: client.submit(text, params, request_id=name) for name, text in prompts(rows).items()}
         return {name: future.result().text for name, future in futures.items()}
 
 
-def ask(container: Container) -> None:
+def ask(container: Container, rows: int = ROWS) -> None:
     """Write the job's input."""
-    rows = "".join(json.dumps({"id": name, "prompt": text}) + "\n" for name, text in prompts().items())
-    (container.tmp / "rows.jsonl").write_text(rows)
+    lines = "".join(json.dumps({"id": name, "prompt": text}) + "\n" for name, text in prompts(rows).items())
+    (container.tmp / "rows.jsonl").write_text(lines)
 
 
 def job(

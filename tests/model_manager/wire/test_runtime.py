@@ -88,7 +88,7 @@ def test_a_folder_that_was_there_before_stays(tmp_path: Path) -> None:
     assert (mine.path.exists(), [*mine.path.iterdir()], made.path.exists()) == (True, [], False)
 
 
-def test_a_fenced_holder_holds_no_lock_and_removes_nothing_of_the_next_one(runtime: RuntimeDir) -> None:
+def test_a_fenced_holder_removes_nothing_of_the_next_one(runtime: RuntimeDir) -> None:
     fenced, lock_file = runtime.try_lock(), runtime.lock_file()
     assert fenced is not None
     assert runtime.is_lock(fenced)
