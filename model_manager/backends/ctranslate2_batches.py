@@ -21,7 +21,7 @@ from .hosted import Event
 from .single_floats import above_zero, cut, is_sampled
 
 _WITHIN = 0.02
-"""Seconds that `poll` waits for tokens."""
+"""Seconds that `poll` waits for tokens before it looks again whether a batch runs."""
 _PAUSE, _LONGEST_WAIT = 0.05, 0.3
 """Seconds: a batch that has room begins once no request has come for so long, or after so long in all."""
 _ENGINES_FAULT = re.compile("out of memory|bad_alloc|CUDA|cuBLAS|cuDNN", re.IGNORECASE)
@@ -129,11 +129,8 @@ class BatchedGenerator:
                 asked.cancelled = True
 
     def poll(self) -> list[Event]:
-        try:
-            told = [self.events.get(timeout=_WITHIN)]
-        except queue.Empty:
-            return []
-        while not self.events.empty():
+        told = self._first_told()
+        while told and not self.events.empty():
             told.append(self.events.get())
         events: list[Event] = []
         for each in told:
@@ -144,6 +141,17 @@ class BatchedGenerator:
             if event.finished or event.error is not None:
                 self.running.pop(event.request_id, None)
         return events
+
+    def _first_told(self) -> list[_Told | Exception]:
+        """Wait while a batch runs and tells nothing, one of cancelled requests too: the manager times the step, and
+        ends an engine whose step lasts too long. While requests gather, return at once: more of them may have come.
+        """
+        while True:
+            try:
+                return [self.events.get(timeout=_WITHIN)]
+            except queue.Empty:
+                if self.idle == self.at_once:
+                    return []
 
     def num_running(self) -> int:
         return len(self.running)

@@ -67,7 +67,9 @@ class Library(Protocol):
         """End a sequence; no event of it comes any more. Unknown ids are ignored."""
 
     def poll(self) -> list[Event]:
-        """Advance by a step, or wait at most some hundredths of a second for tokens."""
+        """Advance by a step, or wait for the tokens of the one that runs: the manager times this call. Where none runs,
+        wait at most some hundredths of a second.
+        """
 
     def num_running(self) -> int:
         """Sequences that run now; the others wait."""

@@ -23,7 +23,7 @@ from ..engine.scheduling.sequence import Sequence
 from ..engine.scheduling.stopping import StopRules
 from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
-from ..wire.errors import ConfigError, InvalidRequest, ModelLoadFailed, one_line
+from ..wire.errors import ConfigError, ConstraintNotMet, InvalidRequest, ModelLoadFailed, RequestError, one_line
 from ..wire.logprobs import LEAST, Logprobs
 from ..wire.sampling import SamplingParams
 from .engine_options import check_names
@@ -222,12 +222,14 @@ class _Vllm:
 
     def __init__(self, engine: Any, max_num_seqs: int, eos: list[int]) -> None:
         from vllm import SamplingParams as Params
+        from vllm.exceptions import VLLMClientError
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         self._engine = engine
         self._max_num_seqs = max_num_seqs
         self._eos = eos
+        self._refusals = (ValueError, VLLMClientError)
         self._params = Params
         self._kind = RequestOutputKind.DELTA
         self._structured = StructuredOutputsParams
@@ -247,8 +249,8 @@ class _Vllm:
                 priority=params.priority,
                 lora_request=self._adapter(sequence),
             )
-        except ValueError as error:
-            raise InvalidRequest(f"vLLM: {error}") from None
+        except self._refusals as error:
+            raise InvalidRequest(f"vLLM: {one_line(error)}") from None
         self._running[sequence.request_id] = _Running(sequence, params)
 
     def cancel(self, request_id: str) -> None:
@@ -347,6 +349,8 @@ class _Running:
             pooled = states.reshape(-1, states.shape[-1]).mean(axis=0, dtype=np.float64)
             return Event(output.request_id, finished=output.finished, embedding=pooled.tolist())
         completion = output.outputs[0]
+        if completion.finish_reason not in (None, "stop", "length"):
+            return Event(output.request_id, finished=True, error=self._failed(completion.finish_reason))
         event = Event(output.request_id, finished=output.finished, cached_tokens=output.num_cached_tokens or 0)
         if output.prompt_logprobs and not self.read:
             self.read = True
@@ -357,6 +361,12 @@ class _Running:
                 pairs = zip(event.token_ids, completion.logprobs, strict=True)
                 event.logprobs = Logprobs.join([_logprobs(*pair, self.params.logprobs) for pair in pairs])
         return event
+
+    def _failed(self, reason: str) -> RequestError:
+        """The error of an output that vLLM gave up. It says "error" too if its grammar refused a token, and no more."""
+        if reason == "error" and self.params.constraint is not None and self.sequence.task == "generate":
+            return ConstraintNotMet("vLLM ended the output with finish_reason=error before it met its constraint")
+        return RequestError(f"vLLM ended the request with finish_reason={reason}, without an answer")
 
     def _scores(self, entries: list[Mapping[int, Any] | None]) -> Scores:
         """Log-probabilities of the prompt's tokens that are asked for."""

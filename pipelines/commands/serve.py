@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import millrace
 from millrace.model_manager.client.access import start_manager
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.die_with_parent import with_this_process
 from millrace.model_manager.wire.extras import check_serve_extra
 from millrace.model_manager.wire.manager_place import manager_place
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -27,7 +28,6 @@ from ..flags.parser import FlagParser
 from ..flags.shared_flags import add_engine, add_logging, add_manager, add_model, log_level
 from ..flags.trace_flags import add_traces, read_traces
 from ..job.logs import logs_at, tell
-from ..runners.die_with_parent import with_this_process
 from .served_adapters import adapters_of, allow_adapters, found_here, found_there
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def main(command: list[str]) -> NoReturn:
     child = os.fork()
     if child == 0:
         _send_listener(theirs, _stop_calls())
-        ending = Path(__file__).with_name("die_with_parent.py")
+        ending = Path(__file__).parents[2] / "model_manager" / "wire" / "die_with_parent.py"
         os.execv(sys.executable, [sys.executable, "-I", "-S", str(ending), str(parent), *command])
     theirs.close()
     with contextlib.suppress(ValueError):  # the child could not, and has ended

@@ -23,10 +23,10 @@ from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPool
 from apache_beam.transforms.environments import ExternalEnvironment
 from apache_beam.utils.thread_pool_executor import shared_unbounded_instance
 
+from millrace.model_manager.wire.die_with_parent import with_this_process
 from millrace.model_manager.wire.errors import ConfigError
 
 from . import loopback_only
-from .die_with_parent import with_this_process
 from .job_server import PortableRunner
 
 _PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"

@@ -19,10 +19,10 @@ from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import data_plane
 
+from millrace.model_manager.wire.die_with_parent import with_this_process
 from millrace.model_manager.wire.errors import WorkerLost, signal_name
 
 from .beam_import import left_out
-from .die_with_parent import with_this_process
 
 _COMMAND = (sys.executable, "-m", "millrace.pipelines.runners.sdk_worker")
 _END_WITHIN = 10.0

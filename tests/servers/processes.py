@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from millrace.pipelines.runners.die_with_parent import with_this_process
+from millrace.model_manager.wire.die_with_parent import with_this_process
 
 _PORTS = itertools.cycle(random.SystemRandom().sample(range(20_000, 32_000), 12_000))
 """Each process has its own order, and gets none twice soon."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.waiting import eventually
@@ -32,6 +34,23 @@ def make(place):
 print(converted_model(ModelConfig(model="some/model"), "format-1", make), flush=True)
 """
 """Converts a model, once so many processes ask for it, and prints where it is."""
+KILLED = """
+import sys
+from pathlib import Path
+from millrace.model_manager.backends.converted_models import converted_model, run_converter
+from millrace.model_manager.wire.config import ModelConfig
+
+converter = "import os, pathlib, sys, time\\n" \
+    "pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()} {sys.argv[2]}')\\n" \
+    "time.sleep(600)"
+
+def make(place):
+    place.mkdir()
+    run_converter(ModelConfig(model="some/model"), [sys.executable, "-c", converter, sys.argv[1], str(place)], "it")
+
+converted_model(ModelConfig(model="some/model"), "format-1", make)
+"""
+"""Converts a model with a converter that tells its process and its folder in a file, and does not end."""
 Convert = Callable[[str, int], subprocess.Popen[str]]
 
 
@@ -79,4 +98,26 @@ def test_a_conversion_that_was_killed_is_made_again_from_the_beginning(convert: 
     place = place_told(convert("b", 2))
     assert [path.name for path in place.iterdir()] == ["model.bin"]
     assert (place / "model.bin").read_text() == "whole, by b"
-    assert not place.with_name(f"{place.name}.unfinished").exists()
+    assert not [*place.parent.glob("*.unfinished")]
+
+
+def test_a_converter_ends_with_its_engine_and_the_next_one_writes_elsewhere(convert: Convert, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    engine = subprocess.Popen([sys.executable, "-c", KILLED, str(told)])
+    eventually(lambda: told.exists() and " " in told.read_text(), "a converter that runs")
+    pid, folder = told.read_text().split(" ", 1)
+    engine.kill()
+    engine.wait()
+    try:
+        eventually(lambda: not psutil.pid_exists(int(pid)), "the end of the converter")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(int(pid)).kill()
+    assert Path(folder).is_dir()
+    second = convert("b", 2)
+    eventually(lambda: began(tmp_path) == ["b"], "a conversion in its middle")
+    (unfinished,) = (tmp_path / "cache" / "conversions").glob("*.unfinished")
+    assert unfinished != Path(folder)
+    (tmp_path / "asks-c").touch()
+    place = place_told(second)
+    assert not [*place.parent.glob("*.unfinished")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -208,3 +210,44 @@ def test_what_is_the_engines_fault_ends_the_process_and_no_request(error: Except
         return False
 
     eventually(raised)
+
+
+class Counted(queue.SimpleQueue[Any]):
+    """Counts the waits that ended with nothing."""
+
+    empty_waits = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return super().get(block, timeout)
+        except queue.Empty:
+            self.empty_waits += 1
+            raise
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_step_lasts_as_long_as_a_batch_runs_and_tells_nothing(cancelled: bool) -> None:
+    generator, events = Generator(), Counted()
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=1, eos=[], events=events)
+    _submit(library, 5)
+    eventually(lambda: generator.batches)
+    if cancelled:
+        library.cancel("of 5")
+        _submit(library, 4)
+    with ThreadPoolExecutor(1) as threads:
+        polled = threads.submit(library.poll)
+        try:
+            eventually(lambda: polled.done() or events.empty_waits > 3, "a long wait")
+            assert not polled.done()
+        finally:
+            generator.goes_on.set()
+        told = polled.result()
+    names = {event.request_id for event in [*told, *_events(library, 1 - sum(event.finished for event in told))]}
+    assert names == {"of 4" if cancelled else "of 5"}
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_step_ends_while_requests_gather() -> None:
+    library = BatchedGenerator(Generator(), ["a", "b"], batch_size=2, eos=[])
+    _submit(library, 5)
+    assert library.poll() == []
