@@ -92,7 +92,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
 
 def _keep_freed_memory() -> None:
     """Have malloc give no memory back to the kernel: each step frees all of a batch's KV cache and allocates a longer
-    one, and the pages that the kernel then clears anew were a quarter of all processor time.
+    one, and the kernel took a fifth to a third of all processor time to clear the pages.
     """
     with suppress(AttributeError):  # a libc other than glibc
         set_option = ctypes.CDLL(None).mallopt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.model_manager.store.gguf import check_files
 from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.dialect_parameters import dialect_parameters
 from millrace.model_manager.wire.errors import ConfigError, InvalidRequest
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import connection_of
@@ -19,10 +20,13 @@ def check_asked(model: ModelConfig, task: str, params: SamplingParams) -> None:
     backend.check_task(task)
     check_files(model.model, backend)
     try:
-        backend.check_params(params)
-    except InvalidRequest as error:
-        raise ConfigError(str(error)) from None
-    try:
-        connection_of(model.backend, model.backend_options)
+        connection = connection_of(model.backend, model.backend_options)
+        dialect = None if connection is None else dialect_parameters(connection)
     except ConfigError as error:
         raise ConfigError(f"backend_options: {error}") from None
+    try:
+        backend.check_params(params)
+        if dialect is not None and task != "embed":
+            dialect.check(params)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from None

@@ -14,13 +14,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...wire.decoding import json_decoder
+from ...wire.dialect_parameters import DialectParameters
 from ...wire.errors import InvalidRequest
 from ...wire.logprobs import Logprobs
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
 
-ALWAYS = frozenset(("max_tokens", "temperature", "n", "priority", "deadline"))
-"""Parameters that every dialect takes: the last three are obeyed on this side of the connection."""
 _AROUND = 2**17
 """Tokens that a server may add to a prompt: its own system message, tools, a template."""
 _SLACK = 64
@@ -87,7 +86,10 @@ def plausible(answer: ServerAnswer, request: Request) -> ServerAnswer:
 class Dialect(Protocol):
     """A way to ask servers for completions."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the option `dialect` calls it."""
+
     probes: tuple[Call, ...]
     """What is asked as the engine starts: the first tells that the server lives."""
     needs_probes: bool
@@ -117,19 +119,6 @@ def check_task(request: Request, dialect: str, tasks: Collection[str]) -> None:
         raise InvalidRequest(f"task {request.task}: the dialect {dialect} takes {', '.join(sorted(tasks))}")
 
 
-def check_params(
-    params: SamplingParams, dialect: str, parameters: Collection[str], constraints: Collection[str]
-) -> None:
-    """Raises InvalidRequest for a parameter that is not at its default and that the dialect lacks."""
-    for name in SamplingParams.__struct_fields__:
-        value = getattr(params, name)
-        if name != "constraint" and name not in parameters and value != getattr(_DEFAULTS, name):
-            raise InvalidRequest(f"{name}={value!r}: the dialect {dialect} does not take it")
-    if params.constraint is not None and params.constraint.kind not in constraints:
-        takes = ", ".join(sorted(constraints)) or "no constraint"
-        raise InvalidRequest(f"constraint: the dialect {dialect} takes {takes}, got {params.constraint.kind}")
-
-
 def check_text(request: Request, dialect: str) -> None:
     """Raises InvalidRequest for a conversation, where the dialect takes a text."""
     if request.messages:
@@ -141,13 +130,14 @@ def check_text(request: Request, dialect: str) -> None:
 class TextDialect:
     """What dialects share that generate text from a text, at the URL as it was given."""
 
-    name: str
-    parameters: frozenset[str]
-    """Parameters that it takes beside the ones that every dialect takes."""
-    constraints: tuple[str, ...] = ()
-    """Kinds of constraints that it takes."""
+    parameters: DialectParameters
     needs_probes = False
     max_model_len = 0
+
+    @property
+    def name(self) -> str:
+        """What the option `dialect` calls it."""
+        return self.parameters.name
 
     def learn(self, route: str, body: bytes) -> None:
         """Nothing is read of the answer: the server lives, because it answers."""
@@ -160,7 +150,7 @@ class TextDialect:
         """Raises InvalidRequest for what cannot be asked for."""
         check_task(request, self.name, ("generate",))
         check_text(request, self.name)
-        check_params(request.params, self.name, ALWAYS | self.parameters, self.constraints)
+        self.parameters.check(request.params)
 
 
 def given(params: SamplingParams, names: Collection[str]) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from urllib.parse import quote
 
 import msgspec
 
+from ...wire.dialect_parameters import DialectParameters
 from ...wire.errors import InvalidRequest, ModelUnsupported
 from ...wire.request import Request
 from .dialects import (
-    ALWAYS,
     Call,
     Garbled,
     ServerAnswer,
-    check_params,
     check_task,
     check_text,
     cut_at_stop,
@@ -127,7 +126,7 @@ class KServe:
         """Raises InvalidRequest for what the model has no input for."""
         check_task(request, self.name, ("generate",))
         check_text(request, self.name)
-        check_params(request.params, f"{self.name} with the inputs of {self.model}", ALWAYS | self._parameters(), ())
+        DialectParameters(f"{self.name} with the inputs of {self.model}", self._parameters()).check(request.params)
         for name in ("max_tokens", "temperature"):
             if name in given(request.params, (name,)) and name not in self._parameters():
                 raise InvalidRequest(f"{name}: the model {self.model} has no input for it")

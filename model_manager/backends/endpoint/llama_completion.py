@@ -12,14 +12,12 @@ from typing import Any
 
 import msgspec
 
+from ...wire.dialect_parameters import LLAMA_COMPLETION, LLAMA_SAME
 from ...wire.errors import InvalidRequest
 from ...wire.request import FinishReason, Request
 from .dialects import Call, Garbled, ServerAnswer, TextDialect, parsed
 from .given_logprobs import NO_ENTRIES, logprobs_in, num_asked
 from .streams import StreamPiece, TokenIdList, goes_on
-
-_SAME = ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos")
-_OTHERS = frozenset(("top_k", "repetition_penalty", "logit_bias", "seed", "stop", "logprobs"))
 
 
 class _Completed(msgspec.Struct):
@@ -42,8 +40,7 @@ class _Completed(msgspec.Struct):
 class LlamaCompletion(TextDialect):
     """Text in, text out."""
 
-    name = "llama-completion"
-    parameters = _OTHERS | frozenset(_SAME)
+    parameters = LLAMA_COMPLETION
     probes: tuple[Call, ...] = (Call("/props"),)
     needs_prompt_token_ids = False
 
@@ -58,7 +55,7 @@ class LlamaCompletion(TextDialect):
         params, given = request.params, request.output_token_ids
         fields: dict[str, Any] = {"prompt": [request.text, *given] if given else request.text}
         fields |= {"n_predict": params.max_tokens - len(given), "stop": list(params.stop)}
-        fields |= {name: getattr(params, name) for name in _SAME}
+        fields |= {name: getattr(params, name) for name in LLAMA_SAME}
         fields |= {"top_k": params.top_k, "repeat_penalty": params.repetition_penalty}
         fields["logit_bias"] = [[token, bias] for token, bias in params.logit_bias.items()]
         if params.seed is not None:

@@ -15,13 +15,12 @@ from typing import Any
 
 import msgspec
 
+from ...wire.dialect_parameters import MII
 from ...wire.endpoint_options import EndpointOptions
 from ...wire.request import FinishReason, Request
 from .dialects import Call, Garbled, ServerAnswer, TextDialect, check_task, given, parsed
 from .openai import OpenAI
 
-_OPENAI = frozenset(("top_k", "top_p"))
-_REST = _OPENAI | {"ignore_eos"}
 _ENDINGS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -30,9 +29,6 @@ class MiiOpenAI(OpenAI):
 
     def __init__(self, model: str, options: EndpointOptions, *, chat: bool) -> None:
         super().__init__(model, options, chat=chat)
-        self.name = "mii-chat" if chat else "mii-completions"
-        self._names = _OPENAI
-        self._constraints = frozenset()
         self._gives_tokens = False
 
     def check(self, request: Request) -> None:
@@ -56,8 +52,7 @@ class _Response(msgspec.Struct):
 class MiiRest(TextDialect):
     """Text in, text out; the model's name is its deployment's."""
 
-    name = "mii"
-    parameters = _REST
+    parameters = MII
 
     def __init__(self, model: str) -> None:
         self._route = f"/mii/{model}"

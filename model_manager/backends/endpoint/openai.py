@@ -16,29 +16,20 @@ from typing import Any
 import msgspec
 
 from ...wire.constraint import Constraint
-from ...wire.conversion import unknown
 from ...wire.decoding import json_decoder
+from ...wire.dialect_parameters import STRUCTURED, TOKEN_IDS, dialect_parameters
 from ...wire.endpoint_options import EndpointOptions, listed
-from ...wire.errors import ConfigError, InvalidRequest
+from ...wire.errors import InvalidRequest
 from ...wire.request import FinishReason, Request
 from ...wire.sampling import SamplingParams
-from .dialects import ALWAYS, Call, Garbled, ServerAnswer, check_params, check_task, check_text, given, has_path, parsed
+from .dialects import Call, Garbled, ServerAnswer, check_task, check_text, given, has_path, parsed
 from .given_logprobs import NO_ENTRIES, logprobs_in, num_asked
 from .streams import StreamPiece, TokenIdList, goes_on
 
 log = logging.getLogger(__name__)
 
-_TOKEN_IDS = "return_token_ids"
-_STREAM = {"stream": True, "stream_options": {"include_usage": True}, _TOKEN_IDS: True, "stream_interval": 8}
+_STREAM = {"stream": True, "stream_options": {"include_usage": True}, TOKEN_IDS: True, "stream_interval": 8}
 """vLLM's own names: an event for each 8 tokens, because each costs both sides about 0.15 ms of processor time."""
-_OWN = frozenset(("top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop"))
-_EXTRA = frozenset(
-    ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "constraint")
-) | frozenset(("include_stop_str_in_output", "bad_words", "allowed_token_ids", "cache_salt", "logprobs", _TOKEN_IDS))
-_STRUCTURED = {"json_schema": "json", "json": "json_object", "regex": "regex", "choice": "choice"}
-"""Constraints that vLLM's `structured_outputs` holds an answer to, and its names for them."""
-_CHAT = ("json_schema", "json")
-"""Constraints that OpenAI's `response_format` holds an answer to."""
 _ENDINGS = {
     "stop": FinishReason.STOP,
     "eos": FinishReason.STOP,
@@ -125,18 +116,17 @@ class OpenAI:
     needs_prompt_token_ids = True
 
     def __init__(self, model: str, options: EndpointOptions, *, chat: bool) -> None:
-        self.name = "openai" if chat else "openai-completions"
+        parameters = dialect_parameters(options)
+        assert parameters is not None, "a dialect of OpenAI's"
+        self.name = options.dialect
         self.max_model_len = 0
         self._model = model
         self._chat = chat
         self._max_tokens = options.max_tokens_name
-        extra = frozenset(listed(options.extra_parameters))
-        for name in sorted(extra - _EXTRA):
-            raise ConfigError(f"extra_parameters: {unknown(name, sorted(_EXTRA), what='parameter')}")
-        self._names = _OWN | extra - {"constraint", _TOKEN_IDS}
-        self._gives_tokens = _TOKEN_IDS in extra
+        self._parameters = parameters
+        extra = listed(options.extra_parameters)
+        self._gives_tokens = TOKEN_IDS in extra
         self._structured = "constraint" in extra
-        self._constraints = frozenset(_STRUCTURED) if self._structured else frozenset(_CHAT if chat else ())
 
     def learn(self, route: str, body: bytes) -> None:
         """The list of models; a model that is not in it may be served all the same."""
@@ -163,7 +153,7 @@ class OpenAI:
             check_text(request, self.name)
         elif not (request.messages or request.text):
             raise InvalidRequest("prompt: is empty")
-        check_params(request.params, self.name, ALWAYS | self._names, self._constraints)
+        self._parameters.check(request.params)
 
     def streams(self, request: Request) -> bool:
         """Text that may begin a stop string comes after its tokens, so with stop strings no answer goes on."""
@@ -195,7 +185,7 @@ class OpenAI:
         else:
             fields["messages"] = request.messages or [{"role": "user", "content": request.text}]
         fields |= {self._max_tokens: params.max_tokens, "temperature": params.temperature}
-        fields |= given(params, self._names)
+        fields |= given(params, self._parameters.own)
         if params.logprobs is not None:
             fields |= self._logprobs(params)
         if self.streams(request):
@@ -212,7 +202,7 @@ class OpenAI:
 
     def _constraint(self, constraint: Constraint) -> dict[str, Any]:
         if self._structured:
-            return {"structured_outputs": {_STRUCTURED[constraint.kind]: getattr(constraint, constraint.kind)}}
+            return {"structured_outputs": {STRUCTURED[constraint.kind]: getattr(constraint, constraint.kind)}}
         if constraint.kind == "json":
             return {"response_format": {"type": "json_object"}}
         schema = {"name": "answer", "strict": True, "schema": constraint.json_schema}

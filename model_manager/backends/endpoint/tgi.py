@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 
+from ...wire import dialect_parameters
 from ...wire.request import FinishReason, Request
 from .dialects import Call, Garbled, ServerAnswer, TextDialect, cut_at_stop, given, parsed
 
-_SAMPLING = frozenset(("top_k", "top_p", "typical_p", "seed"))
-_OTHERS = frozenset(("repetition_penalty", "frequency_penalty", "stop"))
-_HERE = frozenset(("include_stop_str_in_output",))
 _ENDINGS = {"length": FinishReason.LENGTH, "eos_token": FinishReason.STOP, "stop_sequence": FinishReason.STOP}
 _PROMPT_TOKENS = "x-prompt-tokens"
 _DIGITS = 16
@@ -38,9 +36,7 @@ class _Info(msgspec.Struct):
 class TGI(TextDialect):
     """Text in, text out."""
 
-    name = "tgi"
-    parameters = _SAMPLING | _OTHERS | _HERE
-    constraints = ("json_schema", "regex")
+    parameters = dialect_parameters.TGI
     probes: tuple[Call, ...] = (Call("/health"), Call("/info"))
 
     def learn(self, route: str, body: bytes) -> None:
@@ -54,8 +50,8 @@ class TGI(TextDialect):
         fields: dict[str, Any] = {"max_new_tokens": params.max_tokens, "details": True, "return_full_text": False}
         fields["do_sample"] = params.temperature > 0
         if fields["do_sample"]:
-            fields |= {"temperature": params.temperature} | given(params, _SAMPLING)
-        fields |= given(params, _OTHERS)
+            fields |= {"temperature": params.temperature} | given(params, dialect_parameters.TGI_SAMPLED)
+        fields |= given(params, dialect_parameters.TGI_OTHERS)
         if params.constraint is not None:
             kind = params.constraint.kind
             fields["grammar"] = {"type": kind.removesuffix("_schema"), "value": getattr(params.constraint, kind)}

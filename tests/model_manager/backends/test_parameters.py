@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from millrace.model_manager.backends.ctranslate2_batches import BatchedGenerator
-from millrace.model_manager.backends.endpoint import kserve, llama_completion, openai, tgi
-from millrace.model_manager.backends.endpoint.dialects import ALWAYS
+from millrace.model_manager.backends.endpoint import kserve
 from millrace.model_manager.backends.llama_cpp.exchange import _body, _grammar
 from millrace.model_manager.backends.openvino import _OpenVino
 from millrace.model_manager.backends.openvino_constraints import CheckedOutputs
@@ -22,6 +21,14 @@ from millrace.model_manager.engine.scheduling.admission import admitted
 from millrace.model_manager.engine.scheduling.sequence import Sequence
 from millrace.model_manager.engine.scheduling.stopping import StopRules
 from millrace.model_manager.wire.backends import ALL_PARAMETERS, BACKENDS, HOSTED_PARAMETERS
+from millrace.model_manager.wire.dialect_parameters import (
+    ALWAYS,
+    LLAMA_COMPLETION,
+    OPENAI,
+    OPENAI_EXTRA,
+    TGI,
+    TOKEN_IDS,
+)
 from millrace.model_manager.wire.request import Adapter, Request
 from millrace.model_manager.wire.sampling import SamplingParams
 from tests.model_manager.engine.scheduling.test_stopping import FOLDER
@@ -136,6 +143,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the files import of vLLM and OpenVINO."""
     made: dict[str, dict[str, Any]] = {
         "vllm": {"SamplingParams": Named},
+        "vllm.exceptions": {"VLLMClientError": RuntimeError},
         "vllm.lora": {},
         "vllm.lora.request": {"LoRARequest": lambda *fields: fields},
         "vllm.sampling_params": {
@@ -180,15 +188,13 @@ def test_a_parameter_that_a_file_does_not_read_is_in_no_row(back_end: str, name:
 def test_servers_are_sent_what_some_dialect_takes_and_no_more() -> None:
     dialects = (
         *(
-            openai._OWN,
-            openai._EXTRA - {openai._TOKEN_IDS},
-            tgi._SAMPLING,
-            tgi._OTHERS,
-            tgi._HERE,
+            OPENAI,
+            OPENAI_EXTRA - {TOKEN_IDS},
+            TGI.own,
             kserve._IN_JSON,
             frozenset(kserve._INPUTS),
         ),
-        *(llama_completion._OTHERS, frozenset(llama_completion._SAME), ALWAYS),
+        *(LLAMA_COMPLETION.own, ALWAYS),
     )
     taken = frozenset[str]().union(*dialects)
     assert BACKENDS["endpoint"].parameters == BACKENDS["server"].parameters == taken

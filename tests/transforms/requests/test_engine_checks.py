@@ -46,6 +46,36 @@ class Invoice(NamedTuple):
             "^backend_options: timeout='long': takes a number",
         ),
         (
+            ModelConfig(backend="endpoint", backend_options=URL),
+            "generate",
+            {"top_k": 4},
+            "^top_k=4: the dialect openai does not take it$",
+        ),
+        (
+            ModelConfig(backend="endpoint", backend_options=URL | {"extra_parameters": "top_kk"}),
+            "generate",
+            {},
+            "^backend_options: extra_parameters: ",
+        ),
+        (
+            ModelConfig(backend="endpoint", backend_options=URL | {"dialect": "tgi"}),
+            "generate",
+            {"min_p": 0.5},
+            "^min_p=0.5: the dialect tgi does not take it$",
+        ),
+        (
+            ModelConfig(backend="endpoint", backend_options=URL),
+            "generate",
+            {"constraint": {"regex": "a+"}},
+            "^constraint: the dialect openai takes json, json_schema, got regex$",
+        ),
+        (
+            ModelConfig(backend="server", backend_options={"preset": "tgi"}),
+            "generate",
+            {"logit_bias": {"1": 2.0}},
+            "the dialect tgi does not take it$",
+        ),
+        (
             ModelConfig(backend="server", backend_options={"preset": "vlm"}),
             "generate",
             {},
