@@ -22,6 +22,8 @@ from .single_floats import above_zero, cut, is_sampled
 
 _WITHIN = 0.02
 """Seconds that `poll` waits for tokens before it looks again whether a batch runs."""
+_SILENCE = 300.0
+"""Seconds without a token after which a batch may hang: prompts are computed token by token beyond the shortest one."""
 _PAUSE, _LONGEST_WAIT = 0.05, 0.3
 """Seconds: a batch that has room begins once no request has come for so long, or after so long in all."""
 _ENGINES_FAULT = re.compile("out of memory|bad_alloc|CUDA|cuBLAS|cuDNN", re.IGNORECASE)
@@ -99,6 +101,10 @@ class BatchedGenerator:
     """Threads that run no batch."""
     last_came: float = 0.0
     """When the last request came, on the clock of `time.monotonic`."""
+    silence: float = _SILENCE
+    """Seconds that a batch may run and tell nothing before `poll` waits for it."""
+    last_told: float = 0.0
+    """When a batch last began or told anything, or none ran."""
 
     def __post_init__(self) -> None:
         self.idle = self.at_once
@@ -143,15 +149,20 @@ class BatchedGenerator:
         return events
 
     def _first_told(self) -> list[_Told | Exception]:
-        """Wait while a batch runs and tells nothing, one of cancelled requests too: the manager times the step, and
-        ends an engine whose step lasts too long. While requests gather, return at once: more of them may have come.
+        """Wait without end once a batch has told nothing for `silence`, one of cancelled requests too: the manager
+        times the step, and ends an engine whose step lasts too long. Until then requests and deadlines go on: a batch
+        tells nothing while it computes its prompts.
         """
         while True:
             try:
-                return [self.events.get(timeout=_WITHIN)]
+                told = [self.events.get(timeout=_WITHIN)]
             except queue.Empty:
-                if self.idle == self.at_once:
-                    return []
+                told = []
+            now = time.monotonic()
+            if told or self.idle == self.at_once:
+                self.last_told = now
+            if told or now - self.last_told <= self.silence:
+                return told
 
     def num_running(self) -> int:
         return len(self.running)
@@ -165,6 +176,7 @@ class BatchedGenerator:
                 self._gather()
                 batch = self._next_batch()
                 self.idle -= bool(batch)
+                self.last_told = time.monotonic()
             try:
                 if batch:
                     self._answer(batch)

@@ -44,7 +44,7 @@ class Attempts:
         self.wanted = is_waited_for
         if self._lost_in_row > self._most_lost:
             return None
-        return min(_LONGEST_PAUSE, 0.05 * 2**self._lost_in_row) if self._lost_in_row > 1 else 0.0
+        return min(_LONGEST_PAUSE, 0.05 * 2 ** min(self._lost_in_row, 10)) if self._lost_in_row > 1 else 0.0
 
     def give_up(self, error: MillraceError, *, for_good: bool) -> None:
         """All outstanding requests fail. Later requests may try again, unless it is `for_good`."""

@@ -21,7 +21,7 @@ import msgspec
 from ..wire.config import ManagerConfig
 from ..wire.errors import ManagerUnavailable, MillraceError, signal_name
 from ..wire.messages import GetStatus, ManagerToClient, Status
-from ..wire.runtime import LockFile, RuntimeDir
+from ..wire.runtime import RuntimeDir
 from ..wire.transport import Connection
 from .observing import ask
 
@@ -59,8 +59,8 @@ class Election:
         self._command = command
         self._manager: subprocess.Popen[bytes] | None = None
         """The manager that it has started last."""
-        self._lock_file: LockFile | None = None
-        """The lock of the manager that it has connected to last."""
+        self._holder: bytes | None = None
+        """What names the manager that it has connected to last."""
         self._preparing = threading.Thread(target=self._prepare, name="millrace-start", daemon=True)
         self._abandoned = threading.Event()
 
@@ -105,7 +105,7 @@ class Election:
         killed = 0
         while not give_up.is_set() and time.monotonic() < deadline:
             self._runtime.prepare()
-            self._lock_file = self._runtime.lock_file()
+            self._holder = self._runtime.holder()
             sock = self._runtime.connect()
             if sock is not None:
                 return Connection(sock, ManagerToClient)
@@ -118,7 +118,7 @@ class Election:
 
     def fence(self) -> None:
         """Let another manager begin beside the one connected to last: it is silent, and cannot be killed from here."""
-        self._runtime.fence(self._lock_file)
+        self._runtime.fence(self._holder)
 
     def _stand(self, give_up: threading.Event, deadline: float) -> int | None:
         """Try to get the lock; with it, start the manager and wait until it listens. Without it, return at once.

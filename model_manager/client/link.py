@@ -118,8 +118,10 @@ class Link:
         if now - self._checked > interval + self._hang_timeout / 2:
             self._heard = now
         if now - self._heard > self._hang_timeout:
-            self._end_manager()
-            self.close()
+            try:
+                self._end_manager()
+            finally:
+                self.close()
         else:
             self.enqueue(Ping())
             self.flush()

@@ -55,12 +55,12 @@ def _run_here(runtime: RuntimeDir, lock: int, serve: Callable[..., ManagerServer
     _log_to(BoundedLog(runtime.log))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(lock, False)  # else an engine would hold the lock when this process is gone
-    asyncio.run(_serve(runtime, serve, lambda: runtime.is_lock(lock)))
+    asyncio.run(_serve(runtime, serve, lambda: runtime.is_fenced(lock)))
     runtime.remove(lock)  # not after an exception: whoever started this process reads the log, and sweeps
 
 
-async def _serve(runtime: RuntimeDir, serve: Callable[..., ManagerServer], is_lock: Callable[[], bool]) -> None:
-    server = serve(holds_lock=is_lock)
+async def _serve(runtime: RuntimeDir, serve: Callable[..., ManagerServer], is_fenced: Callable[[], bool]) -> None:
+    server = serve(is_fenced=is_fenced)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.end)
     with runtime.listen() as sock:
         await server.run(sock)

@@ -13,7 +13,7 @@ the other models queue, and each load then serves more of them.
 A turn is longer, by as much as a model's jobs weigh more than the jobs of the model with the smallest
 share (`ModelUse.share`) among all models that work or wait for one of its places, but at most _LONGEST times as long.
 
-A model that is to come back, and for which pinned models leave no room, waits until they go, and nobody behind it.
+A model that is to come back, and for which pinned models leave no room, waits until they go. Nobody waits behind it.
 
 What keeps models from thrashing: a loaded model stays until it has served a request, or nobody has sent one for
 `_CLAIM` seconds; a model without work for less than `_QUIET` counts as working, unless it drains.
@@ -266,20 +266,26 @@ class MemoryScheduler:
         alone = not any(self._shares(key, request) for key in self._held)
         free, need = self._free(request), request.need
         share = SHARE_OF_MACHINE if MACHINE in request.places else SHARE_OF_GPU
-        others = [each.need.least for each in self._others_expected(request)]
-        is_unshared = alone and not self.is_limited and all(least > free - need.least for least in others)
-        free -= sum(others)
+        kept = self._kept_for_others(request, free - need.least)
+        free -= kept
         left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * share)
         cache = max(need.least_cache, min(need.most_cache, left))
         del self._waiting[request.key]
         self._held[request.key] = request, need.fixed + cache
-        is_own = cache == need.most_cache or is_unshared
+        is_own = cache == need.most_cache or (alone and not self.is_limited and not kept)
         return Admit(request.key, None if is_own else cache)
 
-    def _others_expected(self, request: LoadRequest) -> list[LoadRequest]:
-        """Models in use that are not loaded, and want to be in one of its places."""
+    def _kept_for_others(self, request: LoadRequest, free: float) -> int:
+        """Bytes of the `free` ones for models in use that are not loaded, and want to be in one of its places: for as
+        many as fit at once, the smallest first.
+        """
         others = (each for key, each in self._expected.items() if key != request.key and key not in self._held)
-        return [each for each in others if not set(each.places).isdisjoint(request.places)]
+        kept = 0
+        for least in sorted(each.need.least for each in others if not set(each.places).isdisjoint(request.places)):
+            if kept + least > free:
+                break
+            kept += least
+        return kept
 
     def _free(self, request: LoadRequest, without: Iterable[str] = ()) -> float:
         """Bytes free in the fullest of its places."""

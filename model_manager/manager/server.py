@@ -87,16 +87,16 @@ class ManagerServer:
         allow_commands: bool = False,
         fork_server: ForkServerProcess | None = None,
         starter: int | None = None,
-        holds_lock: Callable[[], bool] = lambda: True,
+        is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
         """`tls`: what connections over TCP begin with. Such a manager stays when nobody needs it. `allow_commands`: its
         clients may name programs and variables of its environment. `fork_server`: what forks engines, if it has
-        started. `starter`: the process that started it for itself. `holds_lock`: False once it is fenced.
+        started. `starter`: the process that started it for itself. `is_fenced`: whether another has its place.
         """
         self._settings = settings
         self._stays = tls is not None
         self._starter = starter
-        self._holds_lock = holds_lock
+        self._is_fenced = is_fenced
         self._is_forsaken = False
         """Nobody was there at the last look. A client may have connected, and be accepted by the next one."""
         self._found_model = partial(found_model, allow_commands=allow_commands)
@@ -118,8 +118,8 @@ class ManagerServer:
         async with self._serving(listening):
             while not self._over.done() and (self._stays or not self._is_done()):
                 await asyncio.wait([self._over], timeout=_TICK)
-                if not self._holds_lock():
-                    _log.warning("ends: it stood still, and its clients have another manager")
+                if self._is_fenced():
+                    _log.warning("ends: another manager has its place, as it stood still or its lock file was removed")
                     break
                 self._router.tick(time.monotonic())
                 self._soon()

@@ -262,7 +262,7 @@ class ManagerConfig(_Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         gib = self.memory_gib
         check("memory_gib", gib, gib is None or 0 < gib * 2**30 < math.inf, "a finite number above 0")
         for name in ("max_restarts", "max_deaths_per_request", "max_manager_losses"):
-            check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+            check(name, getattr(self, name), 0 <= getattr(self, name) < 2**63, "0 or more, of 63 bits")
 
 
 PLACE_SETTINGS = ("manager", "manager_key_file")

@@ -14,17 +14,18 @@ import os
 import shlex
 import socket
 import stat
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import ConfigError
 from .job_progress import sweep_jobs
 
-LockFile = tuple[int, int]
-"""Device and inode of a file that is, or was, the lock."""
-
 _LONGEST_ADDRESS = 100
 """Bytes; the kernel takes 107 for a Unix socket's address."""
+_CHANGED_WITHIN = 200
+"""Hundredths of a second that one waits for another who changes the folder."""
 BACKLOG = 1024
 """Connections that may wait to be accepted."""
 
@@ -76,41 +77,59 @@ class RuntimeDir:
             return None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self.is_lock(fd):
+            if self._is_lock(fd):
+                os.pwrite(fd, uuid.uuid4().hex.encode(), 0)
                 return fd
         except BlockingIOError:
             pass
         os.close(fd)
         return None
 
-    def is_lock(self, fd: int) -> bool:
-        """Whether others would lock this file too: a manager that ends or is fenced removes it while it is locked."""
-        found = os.fstat(fd)
-        return self.lock_file() == (found.st_dev, found.st_ino)
-
-    def lock_file(self) -> LockFile | None:
-        """The file that is the lock now, if there is one."""
+    def _is_lock(self, fd: int) -> bool:
+        """A manager that ends removes the file before it lets go: what was locked may be no longer what others lock."""
         try:
-            found = self.lock.lstat()
+            return os.path.samestat(os.fstat(fd), self.lock.lstat())
         except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+            return False
 
-    def fence(self, lock_file: LockFile | None) -> None:
-        """Let another manager begin beside the holder of this lock file, which stands still: when it goes on, it sees
-        that it holds the lock no more, and ends. Does nothing if it is not the holder any more.
+    def is_fenced(self, fd: int) -> bool:
+        """Whether others lock another file than this one, which was the lock. One that is gone has no successor yet."""
+        try:
+            return not os.path.samestat(os.fstat(fd), self.lock.lstat())
+        except OSError:  # also what a file system answers that fails for a while
+            return False
+
+    def holder(self) -> bytes | None:
+        """What names the lock's latest holder, if there is one: each has its own name, also in a file of the same."""
+        try:
+            return self.lock.read_bytes()
+        except OSError:
+            return None
+
+    def fence(self, holder: bytes | None) -> None:
+        """Let another manager begin beside this holder, which stands still: when it goes on, it sees that others lock
+        another file, and ends. Does nothing if it is not the holder any more, or if the folder cannot be changed.
         """
-        with contextlib.suppress(FileNotFoundError), self._changing():
-            if lock_file is not None and self.lock_file() == lock_file:
+        with contextlib.suppress(OSError), self._changing():
+            if holder and self.holder() == holder:
                 for path in (self.socket, self.lock):
                     path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Nobody else removes a holder's files meanwhile; raises FileNotFoundError if the folder is gone."""
+        """Nobody else removes a holder's files meanwhile. Raises OSError if the folder is gone, or somebody who stands
+        still is changing it.
+        """
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            for left in range(_CHANGED_WITHIN, -1, -1):
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not left:
+                        raise
+                    time.sleep(0.01)
             yield
         finally:
             os.close(folder)
@@ -155,12 +174,12 @@ class RuntimeDir:
             os.close(folder)
 
     def remove(self, fd: int) -> None:
-        """Remove what a manager leaves, the lock last. `fd` holds the lock; if it is not the lock any more, all that is
+        """Remove what a manager leaves, the lock last. `fd` holds the lock; if others lock another file, all that is
         there is the next holder's.
         """
-        with contextlib.suppress(FileNotFoundError), self._changing():
-            if self.is_lock(fd):
-                for path in (self.socket, self.log, self.lock):
+        with contextlib.suppress(OSError), self._changing():
+            if not self.is_fenced(fd):
+                for path in (self.socket, self.log, *([self.lock] if self._is_lock(fd) else [])):
                     path.unlink(missing_ok=True)
                 sweep_jobs(self.path)
                 self.leave()

@@ -87,4 +87,4 @@ def manager_parser() -> tuple[FlagParser, list[str]]:
         help="Let clients name programs that the manager runs, and environment variables that it reads.",
     )
     group = parser.add_argument_group("manager (times in seconds)")
-    return parser, add_settings(group, ManagerConfig, leave_out=(*PLACE_SETTINGS, "weight"))
+    return parser, add_settings(group, ManagerConfig, leave_out=(*PLACE_SETTINGS, "weight", "max_manager_losses"))

@@ -226,9 +226,9 @@ class Counted(queue.SimpleQueue[Any]):
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_step_lasts_as_long_as_a_batch_runs_and_tells_nothing(cancelled: bool) -> None:
+def test_a_step_lasts_as_long_as_a_batch_tells_nothing_for_long(cancelled: bool) -> None:
     generator, events = Generator(), Counted()
-    library = BatchedGenerator(generator, ["a", "b"], batch_size=1, eos=[], events=events)
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=1, eos=[], events=events, silence=0.0)
     _submit(library, 5)
     eventually(lambda: generator.batches)
     if cancelled:
@@ -244,6 +244,16 @@ def test_a_step_lasts_as_long_as_a_batch_runs_and_tells_nothing(cancelled: bool)
         told = polled.result()
     names = {event.request_id for event in [*told, *_events(library, 1 - sum(event.finished for event in told))]}
     assert names == {"of 4" if cancelled else "of 5"}
+
+
+def test_until_then_steps_end_so_that_deadlines_and_requests_go_on() -> None:
+    generator = Generator()
+    library = BatchedGenerator(generator, ["a", "b"], batch_size=1, eos=[])
+    _submit(library, 5)
+    eventually(lambda: generator.batches)
+    assert library.poll() == []
+    generator.goes_on.set()
+    assert {event.request_id for event in _events(library, 1)} == {"of 5"}
 
 
 @pytest.mark.usefixtures("patient")

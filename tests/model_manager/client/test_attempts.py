@@ -21,6 +21,11 @@ def test_where_none_may_be_lost_the_first_loss_is_one_too_many() -> None:
     assert Attempts(0).lost(is_waited_for=True) is None
 
 
+def test_many_losses_may_be_allowed() -> None:
+    attempts = Attempts(10**6)
+    assert {attempts.lost(is_waited_for=True) for _ in range(2000)} >= {0.0, 2.0}
+
+
 def test_a_result_makes_the_next_loss_a_first_one() -> None:
     attempts = Attempts(MOST_LOST)
     for _ in range(10 * MOST_LOST):

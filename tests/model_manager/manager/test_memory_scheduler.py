@@ -281,6 +281,26 @@ def test_of_three_models_each_two_of_which_fit_none_takes_all_memory() -> None:
     assert admitted.cache is not None
 
 
+def test_memory_is_kept_for_as_many_other_models_as_fit_at_once() -> None:
+    made = memory(10.0, is_limited=False)
+    made.expect([request("a", 1.0, most_cache=100.0), request("b", 2.0), request("large", 9.0)])
+    made.ask(request("a", 1.0, most_cache=100.0), 0.0)
+    (admitted,) = made.decide({}, 0.0)
+    assert isinstance(admitted, Admit)
+    assert admitted.cache is not None
+    assert admitted.cache > 4 * GIB
+
+
+def test_what_an_engine_alone_takes_for_itself_is_charged() -> None:
+    made = memory(10.0, is_limited=False)
+    models = [request("a", 1.0, most_cache=100.0), request("large", 9.5)]
+    made.expect(models)
+    made.ask(models[0], 0.0)
+    assert made.decide({}, 0.0) == [Admit("a")]
+    made.ask(request("small", 6.0), 1.0)
+    assert made.decide({"a": WORKS}, 1.0) == []
+
+
 def test_several_models_in_a_place_crowd_it_and_one_does_not() -> None:
     made = memory(2.0, gpu=1.0)
     for models, is_crowded in (

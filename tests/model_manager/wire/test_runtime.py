@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_one_has_the_lock_at_a_time(runtime: RuntimeDir) -> None:
 def test_a_lock_that_was_removed_meanwhile_is_not_the_lock(runtime: RuntimeDir) -> None:
     waiting = os.open(runtime.lock, os.O_RDWR | os.O_CREAT)
     runtime.lock.unlink()
-    assert not runtime.is_lock(waiting)
+    assert not runtime._is_lock(waiting)
     os.close(waiting)
 
 
@@ -89,25 +90,49 @@ def test_a_folder_that_was_there_before_stays(tmp_path: Path) -> None:
 
 
 def test_a_fenced_holder_removes_nothing_of_the_next_one(runtime: RuntimeDir) -> None:
-    fenced, lock_file = runtime.try_lock(), runtime.lock_file()
+    fenced, name = runtime.try_lock(), runtime.holder()
     assert fenced is not None
-    assert runtime.is_lock(fenced)
-    runtime.fence(lock_file)
-    assert not runtime.is_lock(fenced)
+    runtime.fence(name)
+    assert not runtime.is_fenced(fenced), "nobody has its place yet"
     holder = runtime.try_lock()
     assert holder is not None
+    assert runtime.is_fenced(fenced)
     with runtime.listen():
         for _ in range(2):  # nor does a client that learns of it late
-            runtime.fence(lock_file)
+            runtime.fence(name)
             runtime.remove(fenced)
-            assert runtime.is_lock(holder)
+            assert not runtime.is_fenced(holder)
             assert runtime.socket.exists()
     runtime.remove(holder)
     assert not runtime.path.exists()
-    runtime.fence(lock_file)
+    runtime.fence(name)
     runtime.remove(holder)
     for fd in (fenced, holder):
         os.close(fd)
+
+
+def test_who_locks_the_file_of_a_killed_holder_is_not_fenced_in_its_place(runtime: RuntimeDir) -> None:
+    killed, name = runtime.try_lock(), runtime.holder()
+    assert killed is not None
+    os.close(killed)
+    successor = runtime.try_lock()
+    assert successor is not None
+    runtime.fence(name)
+    assert not runtime.is_fenced(successor)
+    assert runtime.holder() is not None
+    os.close(successor)
+
+
+def test_nobody_waits_for_one_who_stands_still_while_he_changes_the_folder(runtime: RuntimeDir) -> None:
+    stands_still = os.open(runtime.path, os.O_RDONLY)
+    fcntl.flock(stands_still, fcntl.LOCK_EX)
+    held, name = runtime.try_lock(), runtime.holder()
+    assert held is not None
+    runtime.fence(name)
+    runtime.remove(held)
+    assert runtime.holder() == name
+    os.close(stands_still)
+    os.close(held)
 
 
 @pytest.mark.parametrize("depth", [1, 5])
