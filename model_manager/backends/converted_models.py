@@ -37,8 +37,11 @@ def converted_model(config: ModelConfig, kind: str, make: Callable[[Path], None]
             for stale in place.parent.glob(f"{place.name}*.unfinished"):
                 shutil.rmtree(stale, ignore_errors=True)
             unfinished = place.with_name(f"{place.name}.{uuid.uuid4().hex}.unfinished")
-            make(unfinished)
-            unfinished.rename(place)
+            try:
+                make(unfinished)
+                unfinished.rename(place)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
     return place
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from millrace.model_manager.backends.converted_models import converted_model
+from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.errors import ModelLoadFailed
 from tests.waiting import eventually
 
 CONVERT = """
@@ -121,3 +124,15 @@ def test_a_converter_ends_with_its_engine_and_the_next_one_writes_elsewhere(conv
     (tmp_path / "asks-c").touch()
     place = place_told(second)
     assert not [*place.parent.glob("*.unfinished")]
+
+
+def test_a_conversion_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path))
+
+    def make(place: Path) -> None:
+        place.mkdir()
+        raise ModelLoadFailed("no room")
+
+    with pytest.raises(ModelLoadFailed, match="no room"):
+        converted_model(ModelConfig(model="some/model"), "format-1", make)
+    assert [path.suffix for path in (tmp_path / "conversions").iterdir()] == [".lock"]
