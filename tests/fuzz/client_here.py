@@ -46,6 +46,9 @@ class _OneManager:
             raise ManagerUnavailable("there is no other")
         return found
 
+    def fence(self) -> None:
+        """Nobody else can have its place."""
+
 
 def requests() -> list[Request]:
     """What the client asks; the names are those in the seeds."""
