@@ -107,11 +107,8 @@ class Supervisor:
                 await asyncio.wait(self._ending.copy())
             try:
                 process, ours = await self._launcher.launch(config, gpus)
-            except (
-                OSError,
-                ValueError,
-                MillraceError,
-            ) as error:  # ValueError: no process can be given such an argument
+            except (OSError, ValueError, MillraceError) as error:
+                # ValueError: no process can be given such an argument
                 self._listener.engine_died(name, f"its process cannot be started: {error}", load_failed=True)
                 return
             engine = self._engines[name] = EngineProcess(process, ours, config, folder, self._settings)

@@ -49,9 +49,10 @@ class DialectParameters:
 
     def check(self, params: SamplingParams) -> None:
         """Raises InvalidRequest for a parameter that is not at its default and that the dialect lacks."""
+        taken = ALWAYS | self.own | {"constraint"}
         for name in SamplingParams.__struct_fields__:
             value = getattr(params, name)
-            if name not in ALWAYS | self.own | {"constraint"} and value != getattr(_DEFAULTS, name):
+            if name not in taken and value != getattr(_DEFAULTS, name):
                 raise InvalidRequest(f"{name}={value!r}: the dialect {self.name} does not take it")
         if params.constraint is not None and params.constraint.kind not in self.constraints:
             takes = ", ".join(sorted(self.constraints)) or "no constraint"
