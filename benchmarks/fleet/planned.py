@@ -24,7 +24,7 @@ _CASES = (
     ("machines taken back every 10 hours", 5, 1.0, 1, 0.1),
     ("machines taken back every hour", 5, 1.0, 1, 1.0),
 )
-"""What, workers, share of the job's rows, how many times as long outputs are, deaths an hour."""
+"""What, workers, share of the job's rows, how many times as long outputs are, deaths an hour (told to the plan)."""
 
 
 def planned(cost: StepCost, workload: str, fleet: FleetConfig, bundle_rows: int, job_rows: int) -> list[dict[str, Any]]:
@@ -44,7 +44,8 @@ def planned(cost: StepCost, workload: str, fleet: FleetConfig, bundle_rows: int,
             "simulated_hours": outcome.seconds / 3600,
         }
         for key, margin in (("plan_hours", Fraction(1, 10)), ("plan_hours_without_margin", Fraction(0))):
-            told[key] = _plan(rows, speed, fleet.startup_s, workers, margin)
+            terms = Terms(Fraction(fleet.startup_s) / 3600, margin, preemptions=Fraction(str(deaths)))
+            told[key] = _plan(rows, speed, workers, terms)
         found.append(told | {"off": told["plan_hours"] / told["simulated_hours"] - 1})
     return found
 
@@ -53,8 +54,7 @@ def _longer(rows: Rows, times: int) -> Rows:
     return replace(rows, outputs=[times * output for output in rows.outputs])
 
 
-def _plan(rows: Rows, speed: float, startup_s: float, workers: int, margin: Fraction) -> float:
+def _plan(rows: Rows, speed: float, workers: int, terms: Terms) -> float:
     work = Work(Fraction(sum(rows.prompts)), Fraction(sum(rows.outputs)))
-    terms = Terms(Fraction(startup_s) / 3600, margin)
-    hours = work_hours(work, WorkerSpeed(Fraction(speed)), margin)
+    hours = work_hours(work, WorkerSpeed(Fraction(speed)), terms)
     return float(with_workers(hours, workers, terms).hours)

@@ -56,7 +56,7 @@ def _check(flags: argparse.Namespace) -> None:
         value = getattr(flags, name)
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"--{name} {shown(value)}: takes a number above 0")
-    for name in ("sample", "startup_minutes", "margin", "output_tokens"):
+    for name in ("sample", "startup_minutes", "margin", "preemptions_per_hour", "output_tokens"):
         value = getattr(flags, name)
         if value is not None and not 0 <= value < math.inf:
             raise ConfigError(f"--{name} {shown(value)}: takes 0 or more")
@@ -78,8 +78,9 @@ def make_plan(flags: argparse.Namespace) -> Plan:
         startup=exactly(flags.startup_minutes) / 60,
         margin=exactly(flags.margin),
         hourly=sum(parts.values(), Fraction(0)) if prices else None,
+        preemptions=exactly(flags.preemptions_per_hour),
     )
-    hours = work_hours(work, speed, terms.margin)
+    hours = work_hours(work, speed, terms)
     estimates = _estimates(flags, hours, terms)
     return Plan(counted, work, said, speed, measured, backend, machine, prices, parts, terms, estimates)
 

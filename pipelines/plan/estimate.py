@@ -45,6 +45,8 @@ class Terms:
     """Added to the work, as a part of it: for stragglers, retries, and what is lost with a worker."""
     hourly: Fraction | None = None
     """Price of a worker for an hour."""
+    preemptions: Fraction = Fraction(0)
+    """How often in an hour of its work a worker is taken away; the start of its replacement is paid too."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,11 @@ class Estimate:
     price: Fraction | None
 
 
-def work_hours(work: Work, speed: WorkerSpeed, margin: Fraction) -> Fraction:
-    """Hours that one worker takes, margin and all; raises ConfigError where a speed that is needed is not known."""
+def work_hours(work: Work, speed: WorkerSpeed, terms: Terms) -> Fraction:
+    """Hours that one worker takes after its first start, with the margin and with the starts after preemptions.
+
+    Raises ConfigError where a speed that is needed is not known.
+    """
     if work.generated_tokens and not speed.generated:
         raise ConfigError("--tokens_per_second is missing: takes the tokens that one worker generates per second")
     if not work.generated_tokens and not speed.prompt:
@@ -67,7 +72,7 @@ def work_hours(work: Work, speed: WorkerSpeed, margin: Fraction) -> Fraction:
         )
     seconds = work.generated_tokens / speed.generated if speed.generated else Fraction(0)
     seconds += work.prompt_tokens / speed.prompt if speed.prompt else Fraction(0)
-    return seconds * (1 + margin) / _HOUR
+    return seconds * (1 + terms.margin) * (1 + terms.preemptions * terms.startup) / _HOUR
 
 
 def with_workers(hours_of_one: Fraction, workers: int, terms: Terms) -> Estimate:

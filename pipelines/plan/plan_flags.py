@@ -150,5 +150,12 @@ def _add_question(group: Any) -> None:
         metavar="PART",
         help="Share of the work to add for stragglers. Default: 0.1.",
     )
+    group.add_argument(
+        "--preemptions_per_hour",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="How often a worker is taken away in an hour, as Spot VMs are. Each replacement starts again. Default: 0.",
+    )
     group.add_argument("--json", action="store_true", help="Print JSON, with everything that was assumed.")
     group.add_argument("--verbose", action="store_true", help="Show full stack traces.")

@@ -81,6 +81,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "prices_checked": plan.prices.checked.isoformat() if plan.prices else None,
         "startup_hours": float(plan.terms.startup),
         "margin": float(plan.terms.margin),
+        "preemptions_per_hour": float(plan.terms.preemptions),
         "estimates": [
             {
                 "workers": each.workers,
@@ -111,7 +112,8 @@ def assumptions(plan: Plan) -> list[str]:
     found += [
         f"a worker starts in {float(terms.startup) * 60:g} minutes; {float(terms.margin):.0%} is added to the work",
         "workers start together, share the work evenly, and end together; the service's limits and quotas allow them",
-        "no prompt's beginning is in the cache of another worker, and none is preempted",
+        "no prompt's beginning is in the cache of another worker",
+        _of_preemptions(terms),
     ]
     if plan.prices:
         found.append(
@@ -119,6 +121,16 @@ def assumptions(plan: Plan) -> list[str]:
             " network, the workers of other steps)"
         )
     return found
+
+
+def _of_preemptions(terms: Terms) -> str:
+    if not terms.preemptions:
+        return "no worker is preempted"
+    rate = float(terms.preemptions)
+    return (
+        f"a worker is preempted {rate:g} times an hour and replaced at once; the rows that it had open, and that are"
+        " computed again, are within the margin"
+    )
 
 
 def _of_engine(backend: Backend, *, on_gpu: bool) -> list[str]:

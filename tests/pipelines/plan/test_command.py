@@ -75,6 +75,20 @@ def test_tokens_workers_hours_and_money_of_a_job(rows: str, tmp_path: Path, caps
     assert (plan["currency"], plan["prices_checked"]) == ("USD", "2026-11-21")
 
 
+def test_workers_that_are_preempted_start_again_and_more_of_them_meet_a_deadline(
+    rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--input", rows, "--max_tokens", "10", "--tokens_per_second", "2", "--margin", "0.5"]
+    asked += ["--startup_minutes", "30", "--deadline", "90m"]
+    kept = planned(capsys, *asked)
+    taken = planned(capsys, *asked, "--preemptions_per_hour", "0.4")
+    assert (kept["preemptions_per_hour"], taken["preemptions_per_hour"]) == (0, 0.4)
+    assert "no worker is preempted" in kept["assumptions"]
+    assert any("is preempted 0.4 times an hour and replaced" in each for each in taken["assumptions"])
+    # 9.58 h of one worker, and half an hour more for each 2.5 hours: 11.5 h, in the hour that is left
+    assert [plan["estimates"][0]["workers"] for plan in (kept, taken)] == [10, 12]
+
+
 def test_a_sample_stands_for_all_rows_and_says_how_well(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(capsys, "--input", rows, "--sample", "100", "--tokens_per_second", "100", "--workers", "1")
     found = plan["input"]
@@ -153,6 +167,10 @@ def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
         (["--input", "ROWS", "--tokens_per_second", "0"], "--tokens_per_second 0: takes a number above 0"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--workers", "-1"], "--workers -1: takes a number above 0"),
         (["--input", "ROWS", "--tokens_per_second", "1", "--margin", "-1"], "--margin -1: takes 0 or more"),
+        (
+            ["--input", "ROWS", "--tokens_per_second", "1", "--preemptions_per_hour", "nan"],
+            "--preemptions_per_hour nan: takes 0 or more",
+        ),
         (["--input", "ROWS", "--max_tokens", "0"], "--max_tokens 0: takes"),
         (
             ["--input", "ROWS", "--tokens_per_second", "1", "--gpu", "l4", "--machine_type", "n2-standard-8"],
