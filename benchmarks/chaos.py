@@ -25,6 +25,7 @@ from pathlib import Path
 
 from benchmarks.command_line import command_line
 from benchmarks.results import conclude
+from benchmarks.storms.blows import STOPS
 from benchmarks.storms.experiments import faults, kills
 from benchmarks.storms.faults import FAULTS
 from benchmarks.storms.fields import ROLES
@@ -35,12 +36,13 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = command_line("chaos", __doc__)
     made.add_argument("--rows", type=int, default=2000, help="rows of the job")
-    made.add_argument("--kills", type=int, default=20, help="blows, spread over the rows; three of ten are stops")
+    made.add_argument("--kills", type=int, default=20, help="blows, spread over the rows")
     made.add_argument("--seed", type=int, default=1, help="draws rows and blows")
     made.add_argument("--parts", type=int, default=1, help="jobs under blows; each has the next seed")
     made.add_argument("--runner", choices=ROLES, default="local-processes", help="where the job runs")
     made.add_argument("--roles", default="", help="roles to strike, as engine,manager; by default all of the runner's")
     made.add_argument("--max_tokens", type=int, default=32, help="tokens of a row, at most; half of them at least")
+    made.add_argument("--stops", type=float, default=STOPS, help="share of blows that stop a process for a while")
     made.add_argument("--longest_pause", type=float, default=60.0, help="seconds between SIGSTOP and SIGCONT, at most")
     made.add_argument("--hang_timeout", type=float, default=10.0, help="the job's flag")
     made.add_argument("--fault", nargs="+", choices=FAULTS, default=[], help="jobs with these faults, without blows")

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_STOPS = 0.3
-"""Share of blows that stop a process for a while; the others kill it."""
+STOPS = 0.3
+"""Share of blows that stop a process for a while, by default; the others kill it."""
 _IN_A_ROW = 0.1
 """Share of blows that follow the one before at once, while the job recovers."""
 _SHORTEST = 1.0
@@ -31,12 +31,14 @@ class Blow:
         return f"{self.role} {'stopped' if self.pause else 'killed'}"
 
 
-def drawn(seed: int, number: int, rows: int, roles: Sequence[str], longest_pause: float) -> list[Blow]:
+def drawn(
+    seed: int, number: int, rows: int, roles: Sequence[str], longest_pause: float, share_of_stops: float = STOPS
+) -> list[Blow]:
     """So many blows over a job of so many rows, in order. Pauses are spread evenly over their logarithms."""
     rnd = random.Random(seed)
     blows: list[Blow] = []
     for index in range(number):
-        stops, follows = rnd.random() < _STOPS, rnd.random() < _IN_A_ROW
+        stops, follows = rnd.random() < share_of_stops, rnd.random() < _IN_A_ROW
         pause = _SHORTEST * (longest_pause / _SHORTEST) ** rnd.random() if stops else 0.0
         after = int((index + rnd.random()) * _LAST * rows / number)
         if follows and blows:

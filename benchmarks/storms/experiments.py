@@ -17,7 +17,7 @@ from .fields import ROLES, prepared
 from .job import Job, prompts
 from .storm import Course, Storm
 
-_SETTINGS = ("runner", "kills", "max_tokens", "longest_pause", "hang_timeout")
+_SETTINGS = ("runner", "kills", "max_tokens", "longest_pause", "stops", "hang_timeout")
 _SHOWN = 20
 """Ids of changed rows that are kept, at most."""
 _GONE_WITHIN = 10.0
@@ -120,7 +120,7 @@ def kills(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     print(f"undisturbed: {took}, left behind: {calm.left_behind}", flush=True)
     for seed in range(options.seed, options.seed + options.parts):
         print(f"part with seed {seed}", flush=True)
-        blows = drawn(seed, options.kills, options.rows, roles, options.longest_pause)
+        blows = drawn(seed, options.kills, options.rows, roles, options.longest_pause, options.stops)
         stormy = run(folder / f"storm-{seed}", options, rows, blows, seed)
         settings = {name: getattr(options, name) for name in _SETTINGS}
         yield {"seed": seed, **settings, **compared(calm, stormy, rows)}

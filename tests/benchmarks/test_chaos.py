@@ -30,6 +30,7 @@ def test_a_seed_draws_the_same_blows_again_over_all_roles_and_rows() -> None:
     assert {blow.kind for blow in blows} == {f"{role} {how}" for role in roles for how in ("killed", "stopped")}
     assert [blow.after_rows for blow in blows] == sorted(blow.after_rows for blow in blows)
     assert all(blow.pause == 0 or 1 <= blow.pause <= 60 for blow in blows)
+    assert not any(blow.pause for blow in drawn(7, 200, 10_000, roles, 60.0, share_of_stops=0))
 
 
 def is_whole(figures: dict[str, Any]) -> None:

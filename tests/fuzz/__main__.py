@@ -64,7 +64,7 @@ def fuzz(name: str, seconds: int) -> int:
         figures = run_part(name, folder, part)
         corpora.add_to_record(name, figures)
         defects += int(figures["defects"])
-        left -= part if not figures["defects"] else max(int(figures["seconds"]), 1)
+        left -= max(int(figures["seconds"]), 1)
     return defects
 
 

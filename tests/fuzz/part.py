@@ -36,6 +36,7 @@ def main(name: str, folder: Path, seconds: int, seed: int) -> None:
     defects.mkdir(parents=True, exist_ok=True)
     flags = {
         "max_total_time": seconds,
+        "runs": chosen.inputs,
         "max_len": LONGEST_INPUT,
         "timeout": int(chosen.seconds * _SLOWER),
         "rss_limit_mb": chosen.memory,

@@ -35,6 +35,8 @@ class Target:
     """Processor time that an input may take, beyond what the product allows itself."""
     memory: int
     """MiB that the process may have."""
+    inputs: int = -1
+    """Inputs of a process, at most, where a library keeps memory of each; -1: any number."""
 
 
 @contextmanager

@@ -205,4 +205,4 @@ def _seeds() -> list[bytes]:
     return seeds + [bytes([_ENDS.index(".parquet"), 0, 0]) + _parquet(source) for _ in range(10)]
 
 
-TARGET = Target(run, mutate, _seeds(), seconds=10, memory=4096)
+TARGET = Target(run, mutate, _seeds(), seconds=10, memory=4096, inputs=50_000)
