@@ -33,6 +33,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What requests call the model, if not as `model` does."""
     hang_timeout: float = 120.0
     """A server whose health route answers nothing for so many seconds is ended and started again."""
+    unhealthy_timeout: float = 30.0
+    """So is one that was ready and whose health route answers nothing but 5xx for so many seconds."""
 
     def __post_init__(self) -> None:
         if self.preset and self.preset not in PRESETS:
@@ -41,7 +43,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError("command is missing: takes the arguments of a server, or preset names a kind of server")
         check("health", self.health, not self.health or self.health.startswith("/"), "a route, such as /health")
         check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
-        check("hang_timeout", self.hang_timeout, 0 < self.hang_timeout < math.inf, "a finite number above 0")
+        for name in ("hang_timeout", "unhealthy_timeout"):
+            check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         if "{port}" not in self.template and not self.port:
             raise ConfigError(
                 f"command={self.template!r}: takes one with {{port}},"

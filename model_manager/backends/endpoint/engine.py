@@ -44,13 +44,13 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
     return connect(config, folder, EndpointOptions.parse(config.backend_options))
 
 
-def connect(config: ModelConfig, folder: Path, options: EndpointOptions) -> EndpointEngine:
-    """The same, with options that were parsed."""
+def connect(config: ModelConfig, folder: Path, options: EndpointOptions, *, health: str = "") -> EndpointEngine:
+    """The same, with options that were parsed. `health`: URL of the health route of a server that millrace started."""
     started, key = time.monotonic(), options.key()
     dialect = dialect_of(config.model, options)
     runner = LoopThread()
     try:
-        core = runner.run(EndpointRequests.start(config, options, dialect, key))
+        core = runner.run(EndpointRequests.start(config, options, dialect, key, health))
     except BaseException:
         runner.close()
         raise

@@ -23,7 +23,9 @@ from .balancer import Balancer
 from .connections import connections
 from .cut_answers import is_cut
 from .dialects import Dialect, ServerAnswer
+from .health_route import HealthRoute
 from .mailbox import Mailbox
+from .over_http import HttpConnections
 from .probing import probe
 from .sending import Sender
 from .streams import Kept
@@ -77,15 +79,20 @@ class EndpointRequests:
         """The lock of `_throughput`, which is read in another thread than it is written in."""
 
     @classmethod
-    async def start(cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str) -> EndpointRequests:
-        """Open the connections, and probe each server first."""
+    async def start(
+        cls, config: ModelConfig, options: EndpointOptions, dialect: Dialect, key: str, health: str = ""
+    ) -> EndpointRequests:
+        """Open the connections, and probe each server first. `health`: see `connect`."""
         clock = asyncio.get_running_loop().time
         async with AsyncExitStack() as resources:
             connected = await resources.enter_async_context(connections(options, key))
             balancer = Balancer(options.addresses, options.max_connections, clock)
             await probe(options, dialect, connected, balancer, clock)
             most = min(config.max_num_seqs, options.max_connections * len(options.addresses))
-            sender = Sender(options, dialect, connected, balancer, clock)
+            route = None
+            if health:
+                route = HealthRoute(await resources.enter_async_context(HttpConnections(options, "")), health)
+            sender = Sender(options, dialect, connected, balancer, clock, route)
             return cls(sender, most, resources.pop_all())
         raise AssertionError("a context manager of resources hides no error")
 

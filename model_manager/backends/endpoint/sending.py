@@ -1,7 +1,8 @@
 """One request from its place in the queue to its answer: tries, waits, and whose fault it is when no try succeeds.
 
 A request that has used its tries fails alone if its server's health route answers: then the server lives and this
-request is what it cannot do. For the same reason a circuit that opens closes again if the health route answers, unless
+request is what it cannot do. A server that millrace started is asked at its own health route too: an engine that died
+in it answers other routes. For the same reason a circuit that opens closes again if the health route answers, unless
 the server says that it can answer no row (502, 503, 504): then it is open for a second only. If the health route is
 silent, the request waits with all others for a server, until none has answered anything for `down_timeout`; then the
 job fails and no row is lost to it. "Busy" is an answer, and the pause that it asks for is no silence.
@@ -20,6 +21,7 @@ from ...wire.request import Request
 from .balancer import Balancer, Reservation, Server
 from .connections import Connections
 from .dialects import Dialect, Garbled, ServerAnswer, plausible, sound
+from .health_route import HealthRoute
 from .hiding import without_key
 from .judging import Reply, TryFailed, judge
 from .limits import RateLimit, UsedPart
@@ -43,12 +45,14 @@ class Sender:
         connections: Connections,
         balancer: Balancer,
         clock: Callable[[], float],
+        health: HealthRoute | None = None,
     ) -> None:
-        """`clock` in seconds."""
+        """`clock` in seconds. `health`: of the only server, if millrace started it."""
         self._options = options
         self._dialect = dialect
         self._connections = connections
         self._balancer = balancer
+        self._health = health
         self._clock = clock
         self._requests = RateLimit(options.requests_per_minute, clock)
         self._tokens = RateLimit(options.tokens_per_minute, clock)
@@ -186,20 +190,24 @@ class Sender:
 
     async def _lives(self, server: Server) -> bool:
         """Whether its health route answers, which is a good sign."""
+        lives = await self._answers(server) and (self._health is None or await self._health.is_well())
+        if lives:
+            self._good_sign()
+        return lives
+
+    async def _answers(self, server: Server) -> bool:
+        """Whether it answers what its dialect has for a health route."""
         call = self._dialect.probes[0]
         try:
             reply = await self._connections.probe(self._dialect.base(server.url), call)
             if self._dialect.needs_probes:
                 judge(reply, server.url, self._options)
                 self._dialect.learn(call.route, reply.body)
-            lives = reply.status < 500
+            return reply.status < 500
         except TryFailed as failure:
-            lives = failure.is_busy
+            return failure.is_busy
         except (Garbled, MillraceError):
-            lives = False
-        if lives:
-            self._good_sign()
-        return lives
+            return False
 
 
 def _work(request: Request) -> float:

@@ -3,9 +3,9 @@
     inference process ── pipe ──► guard ──► server and its processes
             └──────────────── HTTP on the loopback ─────────┘
 
-The server dies or hangs: this process ends, and the manager starts another, as after any death of an engine. A server
-that ends by itself before it was ready fails the job: another start would fail too. This process ends: the guard ends
-the server.
+The server dies, hangs or is ill: this process ends, and the manager starts another, as after any death of an engine. A
+server that ends by itself before it was ready fails the job: another start would fail too. This process ends: the guard
+ends the server.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from ...wire.endpoint_options import EndpointOptions
 from ...wire.errors import ModelLoadFailed
 from ...wire.server_options import parse
 from ..endpoint.engine import EndpointEngine, connect
+from .health import Health
 from .process import ServerProcess, free_port, leave
 
 
 def load(config: ModelConfig, folder: Path) -> EndpointEngine:
     """An engine whose server is started and healthy; raises ConfigError, ModelError if it does not come up, or
-    LoadInterrupted if it is killed or hangs before all is ready.
+    LoadInterrupted if it is killed, hangs or falls ill before all is ready.
     """
     options, connection = parse(config.backend_options)
     port = options.port or free_port()
@@ -40,7 +41,7 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
         server.close()
         raise
     engine.info = msgspec.structs.replace(engine.info, name=config.model, device=options.preset or "server")
-    server.watch(options.hang_timeout, leave)
+    server.watch(Health(options.hang_timeout, options.unhealthy_timeout), leave)
     return engine
 
 
@@ -48,8 +49,8 @@ def _connected(
     server: ServerProcess, config: ModelConfig, folder: Path, options: EndpointOptions, hang_timeout: float
 ) -> EndpointEngine:
     try:
-        return connect(config, folder, options)
+        return connect(config, folder, options, health=server.health_url)
     except ModelLoadFailed:
-        if (reason := server.why_unresponsive(hang_timeout)) is None:
+        if (reason := server.why_unwell(hang_timeout)) is None:
             raise
         raise LoadInterrupted(reason) from None

@@ -23,6 +23,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from ...engine.interface import LoadInterrupted
 from ...wire.errors import ModelLoadFailed, signal_name
 from .guard import GRACE, NOT_STARTED, SIGNALLED
+from .health import Health, is_ill
 from .signs import SignsOfLife
 
 log = logging.getLogger(__name__)
@@ -63,8 +64,8 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._hung = ""
-        """Why the server is being ended, if it hangs."""
+        self._trouble = ""
+        """Why the server is being ended, if it hangs or is ill."""
         self._reader = threading.Thread(target=self._read, name="server output", daemon=True)
         self._reader.start()
 
@@ -72,6 +73,11 @@ class ServerProcess:
     def pid(self) -> int:
         """Process id of the guard."""
         return self._guard.pid
+
+    @property
+    def health_url(self) -> str:
+        """Where it is asked whether it lives."""
+        return self.url + self._health
 
     def wait_until_healthy(self, hang_timeout: float) -> None:
         """Returns when the health route answers 200. Raises ModelLoadFailed if the server ends before; LoadInterrupted
@@ -136,12 +142,13 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def why_unresponsive(self, hang_timeout: float) -> str | None:
-        """Why a server that was ready answers nothing any more, after at most so many seconds; None if it answers."""
+    def why_unwell(self, hang_timeout: float) -> str | None:
+        """Why a server that was ready cannot be asked now, after at most so many seconds; None if it is well."""
         if (status := self._guard.poll()) is not None:
             return self._end(status)
-        if self.healthy(hang_timeout) is not None:
-            return None
+        answer = self.healthy(hang_timeout)
+        if answer is not None:
+            return f"the server's {self._health} answers {answer}" if is_ill(answer) else None
         if (status := self._guard.poll()) is not None:
             return self._end(status)
         return f"the server's {self._health} gives no answer within {hang_timeout:g} s"
@@ -150,29 +157,31 @@ class ServerProcess:
         self._reader.join(_LAST_LINES_WITHIN)
         return f"the server ended with status {status}: {self._last()}"
 
-    def watch(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
-        """Start to watch the server. `leave` gets the reason when it ends, or hangs for `hang_timeout` seconds."""
-        for target, arguments in ((self._await_end, ()), (self._await_hang, (hang_timeout,))):
+    def watch(self, health: Health, leave: Callable[[str], None]) -> None:
+        """Start to watch the server. `leave` gets the reason when it ends, hangs, or is ill."""
+        for target, arguments in ((self._await_end, ()), (self._await_trouble, (health,))):
             threading.Thread(target=target, args=[*arguments, leave], name=target.__name__, daemon=True).start()
 
     def _await_end(self, leave: Callable[[str], None]) -> None:
         status = self._guard.wait()
         _end_session(self._guard.pid)
         shutil.rmtree(self._folder, ignore_errors=True)  # as the guard does, unless it was killed
-        leave(self._hung or self._end(status))
+        leave(self._trouble or self._end(status))
 
-    def _await_hang(self, hang_timeout: float, leave: Callable[[str], None]) -> None:
+    def _await_trouble(self, health: Health, leave: Callable[[str], None]) -> None:
         """The server is ended first: its successor needs what it holds, such as memory and ports."""
         assert self._guard.stdin is not None
         while self._guard.poll() is None:
-            time.sleep(hang_timeout / 4)
-            if (reason := self.why_unresponsive(hang_timeout)) is not None and self._guard.poll() is None:
-                self._hung = reason
+            time.sleep(health.interval)
+            reason = health.trouble(lambda: self.healthy(health.hang_timeout))
+            if reason is not None and self._guard.poll() is None:
+                self._trouble = f"the server's {self._health} {reason}"
                 self._guard.stdin.close()
                 try:
                     self._guard.wait(_END_WITHIN)  # then `_await_end` leaves
                 except subprocess.TimeoutExpired:
-                    leave(reason)
+                    leave(self._trouble)
+                return
 
     def close(self) -> None:
         """End the server and all that it has started."""

@@ -2,19 +2,24 @@
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
 process ids (and `overlap` if those that stood there still run), its PYTHONPATH, the path of a temporary file that it
-leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The file
-`strike` there, with a moment and a signal's number, has the next server send itself that signal then: at its `start`,
-or as it is asked for a route.
+leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The
+prompt `fault` gets 500. The file `strike` there, with a moment and a signal's number, has the next server send itself
+that signal then: at its `start`, or as it is asked for a route. With 503 for the signal it falls ill, and answers so.
+
+While it is ill it answers 503 at /health and 500 to each prompt: for good from the first prompt `ill` on, for a second
+from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ from aiohttp import web
 
 from tests.model_manager.backends.stand_in_server import StandIn
 
+_ILL = 503
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
@@ -40,17 +46,32 @@ def main(port: int, folder: Path) -> None:
         starts.write("start\n")
     strike(folder, "start")
     once = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}
+    spells = {"ill": math.inf, "faint": 1.0}
+    ill_until = 0.0
+
+    def is_ill() -> bool:
+        return time.monotonic() < ill_until
 
     def behaves(prompt: str, _tries: int) -> Any:
+        nonlocal ill_until
         with (folder / "prompts").open("a") as prompts:
             prompts.write(f"{prompt}\n")
-        if prompt in once and not (folder / prompt).exists():
+        if prompt in {*once, *spells} and not (folder / prompt).exists():
             (folder / prompt).touch()
-            os.kill(os.getpid(), once[prompt])
+            if prompt in once:
+                os.kill(os.getpid(), once[prompt])
+            ill_until = time.monotonic() + spells.get(prompt, 0.0)
+        if (folder / "sickly").exists():
+            ill_until = math.inf
+        return 500 if is_ill() or prompt == "fault" else None
 
     @web.middleware
     async def struck(request: web.Request, handler: Any) -> web.StreamResponse:
-        strike(folder, request.path)
+        nonlocal ill_until
+        if falls_ill := strike(folder, request.path):
+            ill_until = math.inf
+        if falls_ill or (request.path == "/health" and is_ill()):
+            return web.Response(status=503)
         found: web.StreamResponse = await handler(request)
         return found
 
@@ -75,13 +96,16 @@ def runs(pid: int) -> bool:
         return False
 
 
-def strike(folder: Path, moment: str) -> None:
-    """Obey the file `strike`, once."""
+def strike(folder: Path, moment: str) -> bool:
+    """Obey the file `strike`, once; returns whether it says to fall ill."""
     path = folder / "strike"
     if path.exists() and path.read_text().split()[0] == moment:
         number = int(path.read_text().split()[1])
         path.unlink()
+        if number == _ILL:
+            return True
         os.kill(os.getpid(), number)
+    return False
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -18,14 +19,14 @@ from millrace.model_manager.backends.server.engine import load
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
 from millrace.model_manager.engine.interface import LoadInterrupted
-from millrace.model_manager.wire.config import ModelConfig
-from millrace.model_manager.wire.errors import ConfigError, InvalidRequest, ModelLoadFailed
+from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
+from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelLoadFailed, ServerFailed
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.server_options import parse
 from millrace.model_manager.wire.server_presets import PRESETS
 from tests.model_manager.backends.stand_in_main import runs
 from tests.model_manager.backends.stand_in_server import text_for
-from tests.model_manager.manager.machine import PATIENCE, Machine, kill, machine
+from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill, machine
 from tests.servers.http_threads import JsonHandler, running
 from tests.waiting import eventually
 
@@ -40,9 +41,9 @@ def program(folder: Path) -> str:
     return f"{SHELL} {sys.executable} -m tests.model_manager.backends.stand_in_main {{port}} {folder}"
 
 
-def opened(machine: Machine, folder: Path, **options: Any) -> EngineClient:
+def opened(machine: Machine, folder: Path, settings: ManagerConfig = SETTINGS, **options: Any) -> EngineClient:
     options = {"command": program(folder)} | options
-    return machine.open(command=MANAGER_COMMAND, model="m", backend="server", backend_options=options)
+    return machine.open(settings, MANAGER_COMMAND, model="m", backend="server", backend_options=options)
 
 
 def expect_answers(client: EngineClient, prompts: list[str]) -> None:
@@ -88,13 +89,51 @@ def test_a_server_is_started_for_the_job_and_ended_with_it(machine: Machine, tmp
 def test_a_server_that_dies_or_hangs_is_started_again_and_no_row_is_lost(
     machine: Machine, tmp_path: Path, fault: str
 ) -> None:
-    options = {"hang_timeout": 4} if fault == "hang" else {}  # it may take another server too for hung
+    options: dict[str, Any] = {"hang_timeout": 4} if fault == "hang" else {}  # it may take another server too for hung
     client = opened(machine, tmp_path, **options)
     expect_answers(client, [*(f"row {index}" for index in range(20)), fault])
     restarts = machine.model_status().restarts
     assert restarts == 1 if fault == "die" else restarts >= 1
     eventually(lambda: starts(tmp_path) == 1 + machine.model_status().restarts, "a start for each restart")
     assert not (tmp_path / "overlap").exists(), "the former server still ran, with all that it holds"
+
+
+def test_a_server_that_is_ill_and_still_answers_is_started_again_and_no_row_is_lost(
+    machine: Machine, tmp_path: Path
+) -> None:
+    client = opened(machine, tmp_path, unhealthy_timeout=1, retries=0)
+    expect_answers(client, [*(f"row {index}" for index in range(20)), "ill"])
+    assert machine.model_status().restarts == 1
+    assert not (tmp_path / "overlap").exists(), "the former server still ran, with all that it holds"
+
+
+def test_a_server_that_is_ill_in_passing_goes_on_and_no_row_is_lost(machine: Machine, tmp_path: Path) -> None:
+    client = opened(machine, tmp_path, unhealthy_timeout=60, retries=0)
+    expect_answers(client, [*(f"row {index}" for index in range(20)), "faint"])
+    assert machine.model_status().restarts == 0
+
+
+def test_a_server_that_is_ill_after_each_start_is_given_up_by_its_health_route(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "sickly").touch()
+    client = opened(
+        machine, tmp_path, msgspec.structs.replace(SETTINGS, max_restarts=1), unhealthy_timeout=0.5, retries=0
+    )
+    futures = [client.submit(f"row {index}", SamplingParams(), request_id=str(index)) for index in range(4)]
+    said = "m: its inference process died 2 times in a row: .*: the server's /health has answered 503 for 0.5 s$"
+    for future in futures:
+        with pytest.raises(EngineLost, match=said):
+            future.result(PATIENCE)
+    assert starts(tmp_path) == 2
+
+
+def test_a_row_that_a_healthy_server_fails_at_fails_alone(machine: Machine, tmp_path: Path) -> None:
+    client = opened(machine, tmp_path, retries=1)
+    with pytest.raises(ServerFailed, match=r"no answer in 2 tries; the last: .* answered 500: no fault"):
+        client.submit("fault", SamplingParams(), request_id="fault").result(PATIENCE)
+    expect_answers(client, ["after"])
+    assert machine.model_status().restarts == 0
 
 
 @pytest.mark.parametrize(
@@ -106,10 +145,11 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_no_row_is_lost(
         ("start", signal.SIGKILL, "was ended by SIGKILL before it was ready"),
         ("/health", signal.SIGKILL, "was ended by SIGKILL before it was ready"),
         ("/v1/models", signal.SIGKILL, "ended with status 137|gives no answer"),  # its guard may not be done
+        ("/v1/models", 503, "the server's /health answers 503"),
     ],
 )
-def test_a_server_that_is_stopped_or_killed_before_all_is_ready_ends_that_load_alone(
-    tmp_path: Path, moment: str, number: signal.Signals, said: str
+def test_a_server_that_is_stopped_killed_or_ill_before_all_is_ready_ends_that_load_alone(
+    tmp_path: Path, moment: str, number: int, said: str
 ) -> None:
     (tmp_path / "strike").write_text(f"{moment} {number}")
     options: dict[str, Any] = {"command": program(tmp_path), "hang_timeout": 1, "connect_timeout": 2, "retries": 0}
@@ -222,6 +262,7 @@ def test_a_wrong_health_route_is_named(machine: Machine, tmp_path: Path) -> None
         ({"command": "run"}, "takes one with {port}"),
         ({"command": "run '{port}"}, "has an unclosed quote"),
         ({"preset": "vllm", "hang_timeout": 0}, "hang_timeout=0: takes a finite number above 0"),
+        ({"preset": "vllm", "unhealthy_timeout": 0}, "unhealthy_timeout=0: takes a finite number above 0"),
         ({"preset": "vllm", "port": 70_000}, "port=70000: takes 0"),
         ({"preset": "vllm", "retries": -1}, "retries=-1: takes 0 to 100"),
         ({"preset": "vllm", "urls": "http://a"}, "the back end endpoint takes urls"),

@@ -1,0 +1,72 @@
+"""When a server that was ready counts as hung or ill: answers as a test gives them, on a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.model_manager.backends.server.health import Health
+
+
+class Watched:
+    """A server that is asked once a second, and takes `takes` seconds for each answer."""
+
+    def __init__(self, hang_timeout: float = 20.0, unhealthy_timeout: float = 10.0) -> None:
+        self.now = 0.0
+        self.health = Health(hang_timeout, unhealthy_timeout, lambda: self.now)
+
+    def trouble(self, *answers: int | None, takes: float = 0.0) -> str | None:
+        """What is found at the last of these answers; nothing at the others."""
+        found = None
+        for answer in answers:
+            assert found is None, "it was found before"
+            found = self._look(answer, takes)
+        return found
+
+    def _look(self, answer: int | None, takes: float) -> str | None:
+        def ask() -> int | None:
+            self.now += takes
+            return answer
+
+        self.now += 1.0
+        return self.health.trouble(ask)
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_5xx_alone_for_long_enough_is_an_illness(status: int) -> None:
+    watched = Watched()
+    assert watched.trouble(200, *[status] * 10) is None
+    assert watched.trouble(status) == f"has answered {status} for 10 s"
+
+
+def test_one_good_answer_ends_an_illness() -> None:
+    watched = Watched()
+    for _ in range(3):
+        assert watched.trouble(*[503] * 9, 200) is None
+    assert watched.trouble(*[503] * 11) == "has answered 503 for 10 s"
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 404, 429])
+def test_no_other_status_is_an_illness(status: int) -> None:
+    assert Watched().trouble(*[status] * 100) is None
+
+
+def test_few_answers_are_no_illness_however_long_they_take() -> None:
+    watched = Watched()
+    assert watched.trouble(*[503] * 4, takes=15.0) is None
+    assert watched.trouble(503, takes=15.0) == "has answered 503 for 10 s"
+
+
+def test_silence_in_between_ends_no_illness() -> None:
+    assert Watched().trouble(*[503, None] * 5, 503) == "has answered 503 for 10 s"
+
+
+def test_a_server_hangs_once_it_is_silent_for_long_enough() -> None:
+    assert Watched().trouble(200, None, takes=20.0) == "gives no answer within 20 s"
+    watched = Watched()  # it refuses connections, say, which takes no time
+    assert watched.trouble(*[None] * 20, 200) is None
+    assert watched.trouble(*[None] * 21) == "gives no answer within 20 s"
+
+
+def test_it_is_asked_several_times_before_it_can_be_hung_or_ill() -> None:
+    assert Watched(hang_timeout=120, unhealthy_timeout=30).health.interval == 6
+    assert Watched(hang_timeout=4, unhealthy_timeout=30).health.interval == 1
