@@ -20,6 +20,7 @@ from .endpoint_options import EndpointOptions
 from .errors import ConfigError, InvalidRequest
 from .sampling import SamplingParams
 from .server_options import ServerOptions
+from .server_presets import PRESETS
 
 PromptForm = Literal["tokens", "text"]
 BuiltFor = Literal["cpu", "cuda"]
@@ -30,7 +31,7 @@ ALL_TASKS = frozenset(("generate", "score", "embed"))
 ALL_CONSTRAINTS = frozenset(("regex", "json_schema", "json", "grammar", "choice"))
 COMMON_SETTINGS = frozenset(
     (
-        *("model", "revision", "backend", "backend_options", "backend_python"),
+        *("model", "backend", "backend_options", "backend_python"),
         *("max_num_seqs", "num_engines", "num_threads", "pinned"),
     )
 )
@@ -151,13 +152,28 @@ class Backend:
 
     def check_setting(self, name: str, value: object) -> None:
         """Raises ConfigError for a setting of ModelConfig that it does not obey; `value` is not its default."""
-        if name not in COMMON_SETTINGS and name not in self.settings:
+        if name == "revision":
+            self._check_revision(value)
+        elif name not in COMMON_SETTINGS and name not in self.settings:
             do = _those(lambda backend: name in backend.settings)
             raise ConfigError(f"{name}={value!r}: the back end {self.name} does not take it; back ends that do: {do}")
         if name in self.values and value not in self.values[name]:
             raise ConfigError(f"{name}={value!r}: the back end {self.name} takes {', '.join(self.values[name])}")
         if name in self.whole and isinstance(value, float) and not value.is_integer():
             raise ConfigError(f"{name}={value!r}: the back end {self.name} takes whole numbers, 1 or more")
+
+    def _check_revision(self, value: object) -> None:
+        if self.servers == "started":
+            takes = ", ".join(name for name, preset in PRESETS.items() if preset.takes_revision)
+            raise ConfigError(
+                f"revision={value!r}: the back end {self.name} fetches no files, its server does: give the server's own"
+                f" flag in its command (--server_command '… --revision {value}'), which {takes} take"
+            )
+        if not self.fetches_files:
+            raise ConfigError(
+                f"revision={value!r}: the back end {self.name} fetches no files, its servers have them: leave it out,"
+                " or name as model what they call that revision"
+            )
 
     def check_params(self, params: SamplingParams) -> None:
         """Raises InvalidRequest, naming the parameter, for one that it does not obey and that is not at its default.

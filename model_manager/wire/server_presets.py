@@ -26,24 +26,30 @@ class Preset:
     health: str = "/health"
     extra_parameters: str = ""
     max_connections: int = 64
+    takes_revision: bool = False
+    """Its command takes `--revision`: a branch, tag or commit of a hub name."""
 
 
 PRESETS = {
     "vllm": Preset(
         "vllm serve {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",
         extra_parameters=f"{_VLLM},constraint,return_token_ids",
+        takes_revision=True,
     ),
     "aphrodite": Preset(
         "aphrodite run {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",
         extra_parameters=f"{_VLLM},typical_p",
+        takes_revision=True,
     ),
     "sglang": Preset(
         "python -m sglang.launch_server --model-path {model} --host 127.0.0.1 --port {port} --tp {tensor_parallel}",
         extra_parameters="top_k,min_p,repetition_penalty,min_tokens,ignore_eos,stop_token_ids",
+        takes_revision=True,
     ),
     "lmdeploy": Preset(
         "lmdeploy serve api_server {model} --server-name 127.0.0.1 --server-port {port} --tp {tensor_parallel}",
         extra_parameters="top_k,repetition_penalty,ignore_eos",
+        takes_revision=True,
     ),
     "trtllm": Preset(
         "trtllm-serve {model} --host 127.0.0.1 --port {port} --tp_size {tensor_parallel}",
@@ -74,6 +80,7 @@ PRESETS = {
     "tgi": Preset(
         "text-generation-launcher --model-id {model} --hostname 127.0.0.1 --port {port} --num-shard {tensor_parallel}",
         dialect="tgi",
+        takes_revision=True,
     ),
     "ray": Preset("serve run {model}", health="/-/healthz"),
     "triton": Preset(

@@ -192,6 +192,8 @@ CASES: dict[str, list[str]] = {
         "run --input rows.jsonl --endpoint host:8000",
         "run --input rows.jsonl --endpoint http://me:secret@host",
         "run --input rows.jsonl --endpoint http://host --backend vllm",
+        "run --input rows.jsonl --endpoint http://host --revision main",
+        "run --input rows.jsonl --backend server --backend_options preset=vllm --revision main",
         "run --input rows.jsonl --endpoint http://host --dtype float32",
         "run --input rows.jsonl --endpoint http://host --backend_options dialect=opnai",
         "run --input rows.jsonl --endpoint http://host --backend_options timeout=long",

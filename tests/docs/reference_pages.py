@@ -300,7 +300,11 @@ def error_classes() -> Iterator[str]:
 
 def engines() -> Iterator[str]:
     """Every back end: what it runs and what it can do."""
-    yield from _filled(f"Every engine takes these settings of `ModelConfig`: {_names(COMMON_SETTINGS)}.")
+    others = _names(backend.name for backend in BACKENDS.values() if not backend.fetches_files)
+    yield from _filled(
+        f"Every engine takes these settings of `ModelConfig`: {_names(COMMON_SETTINGS)}; all but {others} take"
+        " `revision` too."
+    )
     for backend in sorted(BACKENDS.values(), key=lambda backend: backend.name == "fake"):
         yield f"### {backend.name}{' (for tests)' * (backend.name == 'fake')}\n"
         yield from _table(("", ""), _facts(backend).items())

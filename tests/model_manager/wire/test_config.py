@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from millrace.model_manager.wire.backends import BACKENDS
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, SHARED_SETTINGS, ManagerConfig, ModelConfig, runtime_dir
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -136,6 +137,22 @@ def test_each_setting_is_in_the_key_or_one_that_is_shared(name: str) -> None:
     if name in other:
         beside = {"backend": "vllm"} if name.startswith("backend_") else {}
         assert ModelConfig.parse({**beside, name: other[name]}).key != ModelConfig.parse(beside).key
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_revision_is_taken_where_files_are_fetched_and_refused_where_a_server_has_them(backend: str) -> None:
+    settings = {"backend": backend, "revision": "v2"}
+    told = {
+        "endpoint": "its servers have them: leave it out, or name as model what they call that revision",
+        "server": r"command \(--server_command '… --revision v2'\), which vllm, aphrodite, sglang, lmdeploy, tgi take",
+    }
+    if backend in told:
+        with pytest.raises(
+            ConfigError, match=f"^revision='v2': the back end {backend} fetches no files, .*{told[backend]}"
+        ):
+            ModelConfig.parse(settings)
+    else:
+        assert ModelConfig.parse(settings).revision == "v2"
 
 
 def test_another_engine_takes_its_own_options_and_fewer_settings() -> None:
