@@ -26,6 +26,7 @@ from ..wire.config import ModelConfig
 from ..wire.errors import ConfigError, ConstraintNotMet, InvalidRequest, ModelLoadFailed, RequestError, one_line
 from ..wire.logprobs import LEAST, Logprobs
 from ..wire.sampling import SamplingParams
+from ..wire.server_presets import VLLM_THREADS
 from .engine_options import check_names
 from .hosted import Event, HostedEngine
 from .model_info import eos_token_ids, info_of
@@ -36,9 +37,7 @@ _ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Beam's workers need cores too
-    "OMP_WAIT_POLICY": "PASSIVE",  # and threads that spin while they wait for each other would take them
-}
+} | VLLM_THREADS
 _CPU_KV_CACHE_GIB = 4
 """GiB of KV cache on a CPU, where nothing is said: vLLM would take most of the memory."""
 _OURS = {

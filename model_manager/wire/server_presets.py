@@ -6,7 +6,8 @@ From the servers' own documentation; docs/how-to/servers.md says which were run 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _SERVERS = Path(__file__).absolute().parents[1] / "backends" / "server"
@@ -14,6 +15,11 @@ _VLLM = (
     "top_k,min_p,repetition_penalty,min_tokens,ignore_eos,stop_token_ids,include_stop_str_in_output,bad_words,"
     "allowed_token_ids"
 )
+VLLM_THREADS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # Beam's workers need cores too
+    "OMP_WAIT_POLICY": "PASSIVE",  # and threads that spin while they wait for each other would take them
+}
+"""Variables of a vLLM that computes on a CPU; on a GPU they change nothing."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,15 @@ class Preset:
     max_connections: int = 64
     takes_revision: bool = False
     """Its command takes `--revision`: a branch, tag or commit of a hub name."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it is started with, where the environment has none of the name."""
 
 
 PRESETS = {
     "vllm": Preset(
         "vllm serve {model} --host 127.0.0.1 --port {port} --tensor-parallel-size {tensor_parallel}",
         extra_parameters=f"{_VLLM},constraint,return_token_ids",
+        environment=VLLM_THREADS,
         takes_revision=True,
     ),
     "aphrodite": Preset(

@@ -31,7 +31,7 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
     options, connection = parse(config.backend_options)
     port = options.port or free_port()
     command = options.arguments(config.model, port, config.tensor_parallel)
-    server = ServerProcess(command, port, options.health_route)
+    server = ServerProcess(command, port, options.health_route, options.kind.environment)
     try:
         server.wait_until_healthy(options.hang_timeout)
         served = msgspec.structs.replace(config, model=options.served_model or config.model)

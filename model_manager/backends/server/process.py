@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
@@ -49,8 +49,10 @@ _PROXIES = frozenset(("docker-proxy", "rootlessport", "pasta", "passt", "slirp4n
 class ServerProcess:
     """One server on this machine's loopback."""
 
-    def __init__(self, command: Sequence[str], port: int, health: str) -> None:
-        """Starts it; raises ModelLoadFailed if another program has its port, which would answer in its place."""
+    def __init__(self, command: Sequence[str], port: int, health: str, environment: Mapping[str, str]) -> None:
+        """Starts it, with the variables of `environment` that are not set; raises ModelLoadFailed if another program
+        has its port, which would answer in its place.
+        """
         _await_free(port)
         self.url = f"http://127.0.0.1:{port}"
         self._port = port
@@ -63,6 +65,7 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**environment, **os.environ},
         )
         self._trouble = ""
         """Why the server is being ended, if it hangs or is ill."""

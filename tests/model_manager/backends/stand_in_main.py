@@ -1,7 +1,7 @@
 """A server as a program: `python -m tests.model_manager.backends.stand_in_main PORT FOLDER`.
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
-process ids (and `overlap` if those that stood there still run), its PYTHONPATH, the path of a temporary file that it
+process ids (and `overlap` if those that stood there still run), its environment, the path of a temporary file that it
 leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The
 prompt `fault` gets 500. The file `strike` there, with a moment and a signal's number, has the next server send itself
 that signal then: at its `start`, or as it is asked for a route. With 503 for the signal it falls ill, and answers so.
@@ -13,6 +13,7 @@ from the first prompt `faint` on. With the file `sickly` there any prompt makes 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import signal
@@ -36,7 +37,7 @@ def main(port: int, folder: Path) -> None:
     """Serve until it is ended."""
     if (folder / "refuse").exists():
         sys.exit("no such model: it was refused")
-    (folder / "path").write_text(os.environ["PYTHONPATH"])
+    (folder / "environment").write_text(json.dumps(dict(os.environ)))
     child = subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
     if (folder / "pids").exists() and any(runs(int(pid)) for pid in (folder / "pids").read_text().split()):
         (folder / "overlap").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -58,6 +59,12 @@ def pids(folder: Path) -> list[int]:
     return [int(pid) for pid in (folder / "pids").read_text().split()]
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of the server that was started last."""
+    found: dict[str, str] = json.loads((folder / "environment").read_text())
+    return found
+
+
 def left(folder: Path) -> Path:
     """A temporary file of the server that was started last."""
     return Path((folder / "left").read_text())
@@ -75,7 +82,7 @@ def test_a_server_is_started_for_the_job_and_ended_with_it(machine: Machine, tmp
     client = opened(machine, tmp_path)
     expect_answers(client, [f"row {index}" for index in range(100)])
     server, child = pids(tmp_path)
-    assert (tmp_path / "path").read_text() == f":{ROOT}"  # nothing of our Python's: the server may be another's
+    assert environment(tmp_path)["PYTHONPATH"] == f":{ROOT}"  # nothing of our Python's: the server may be another's
     assert runs(server)
     assert runs(child)
     assert left(tmp_path).exists()
@@ -83,6 +90,17 @@ def test_a_server_is_started_for_the_job_and_ended_with_it(machine: Machine, tmp
     expect_gone(server, child)
     eventually(lambda: not left(tmp_path).parent.exists(), "the end of its temporary files")
     assert starts(tmp_path) == 1
+
+
+def test_a_vllm_server_binds_no_thread_to_a_core_unless_the_environment_says_so(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    with opened(machine, tmp_path, preset="vllm"):
+        found = environment(tmp_path)
+    assert (found["VLLM_CPU_OMP_THREADS_BIND"], found["OMP_WAIT_POLICY"]) == ("nobind", "ACTIVE")
+    assert int(found["OMP_NUM_THREADS"]) >= 1
 
 
 @pytest.mark.parametrize("fault", ["die", "hang"])
