@@ -7,6 +7,7 @@ prompts the same `max_tokens`; here each gets its own, which stands for answers 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from apache_beam.ml.inference.vllm_inference import VLLMCompletionsModelHandler,
 from apache_beam.utils.shared import Shared
 
 from benchmarks.sides.beam import run_pipeline
-from benchmarks.sides.vllm_server import OPTIONS, environment
+from benchmarks.sides.vllm_server import OPTIONS, end, environment, leading_groups
 from benchmarks.texts import text_of, words_of
 from benchmarks.workload import Item
 
@@ -49,7 +50,9 @@ class OwnLengths(VLLMCompletionsModelHandler):  # type: ignore[misc, unused-igno
 
 
 class BeamVllm:
-    """Create → RunInference with that handler → count, on the local runner; the server stays between runs."""
+    """Create → RunInference with that handler → count, on the local runner. The server stays between runs, and ends
+    with this process: the handler ends its first process alone, and only where the interpreter calls `__del__`.
+    """
 
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
@@ -59,7 +62,9 @@ class BeamVllm:
         os.environ.pop("PYTHONPATH", None)
         self._words = words_of(folder)
         self._handler = OwnLengths(str(folder), {**OPTIONS, "dtype": dtype}, self._batch_size)
-        self._server = self._handler.load_model()
+        with leading_groups():
+            self._server = self._handler.load_model()
+        atexit.register(end, self._server._server_process)
 
     def run(self, items: list[Item]) -> list[int]:
         asked = [(text_of(item, self._words), item.num_output) for item in items]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import os
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.sides.vllm import KV_CACHE_GIB
 from benchmarks.workload import LONGEST
 
 _START_SECONDS = 400
+_END_SECONDS = 30
+"""For a server to end when asked: less than the harness waits for the end of a side."""
 OPTIONS = {
     "host": "127.0.0.1",
     "max-model-len": str(LONGEST),
@@ -31,13 +38,28 @@ class VllmServer:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}/v1"
-        self._process = subprocess.Popen(command(python, folder, port, dtype), env=environment())
-        atexit.register(self._end)
-        wait_until_ready(f"http://127.0.0.1:{port}/health", self._process)
+        with leading_groups():
+            process = subprocess.Popen(command(python, folder, port, dtype), env=environment())
+        atexit.register(end, process)
+        wait_until_ready(f"http://127.0.0.1:{port}/health", process)
 
-    def _end(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=60)
+
+@contextlib.contextmanager
+def leading_groups() -> Iterator[None]:
+    """Each process that is started here, also by a library, leads a group of its own, which `end` ends."""
+    with patch.object(subprocess, "Popen", functools.partial(subprocess.Popen, process_group=0)):
+        yield
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a group, and with it all of the group: asked first, then killed."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def command(python: Path, folder: Path, port: int, dtype: str) -> list[str]:
