@@ -14,8 +14,8 @@ from .endpoint_options import EndpointOptions
 from .errors import ConfigError
 from .server_presets import PRESETS, Preset
 
-_ITS_URL = {"urls": "http://127.0.0.1"}
-"""Stands for the URL that the server gets when it starts."""
+_ITS_URLS = {False: "http://127.0.0.1", True: "grpc://127.0.0.1:1"}
+"""What stands for the URL that the server gets when it starts, by whether requests go over gRPC."""
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,11 +24,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preset: str = ""
     """A kind of server that is known (server_presets.py): gives what the other options leave out."""
     command: str = ""
-    """Its arguments, without a shell; `{model}`, `{port}` and `{tensor_parallel}` are filled in."""
+    """Its arguments, without a shell; `{model}`, `{port}`, `{grpc_port}` and `{tensor_parallel}` are filled in. With
+    `{grpc_port}` requests go over gRPC, in the dialect kserve."""
     health: str = ""
     """Route that answers 200 as soon as the server can work; /health by default."""
     port: int = 0
     """Port that it listens at, for a command without `{port}`; 0 is a free one."""
+    grpc_port: int = 0
+    """Port of its gRPC, for a command without `{grpc_port}`; requests then go over gRPC too."""
     served_model: str = ""
     """What requests call the model, if not as `model` does."""
     hang_timeout: float = 120.0
@@ -42,7 +45,15 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if not self.preset and not self.command:
             raise ConfigError("command is missing: takes the arguments of a server, or preset names a kind of server")
         check("health", self.health, not self.health or self.health.startswith("/"), "a route, such as /health")
-        check("port", self.port, 0 <= self.port < 2**16, "0 (a free one) to 65535")
+        for name in ("port", "grpc_port"):
+            check(name, getattr(self, name), 0 <= getattr(self, name) < 2**16, "0 (a free one) to 65535")
+        both = self.port == self.grpc_port > 0
+        check("grpc_port", self.grpc_port, not both, "another port than the option port")
+        if self.grpc_port and not self.command:
+            raise ConfigError(
+                f"grpc_port={self.grpc_port}: the preset {self.preset} starts its server without gRPC: takes the option"
+                " command beside it, with a server that listens there"
+            )
         for name in ("hang_timeout", "unhealthy_timeout"):
             check(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a finite number above 0")
         if "{port}" not in self.template and not self.port:
@@ -66,13 +77,19 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.command or self.kind.command
 
     @property
+    def over_grpc(self) -> bool:
+        """Whether it is asked over gRPC."""
+        return self.grpc_port > 0 or "{grpc_port}" in self.template
+
+    @property
     def health_route(self) -> str:
         """What is asked whether the server lives."""
         return self.health or self.kind.health
 
-    def arguments(self, model: str, port: int, tensor_parallel: int) -> list[str]:
+    def arguments(self, model: str, port: int, tensor_parallel: int, grpc_port: int = 0) -> list[str]:
         """The command, ready to be run."""
-        values = {"{model}": model, "{port}": str(port), "{tensor_parallel}": str(tensor_parallel)}
+        ports = {"{port}": str(port), "{grpc_port}": str(grpc_port)}
+        values = {"{model}": model, "{tensor_parallel}": str(tensor_parallel)} | ports
         parts = shlex.split(self.template)
         for name, value in values.items():
             parts = [part.replace(name, value) for part in parts]
@@ -88,8 +105,12 @@ def parse(fields: Mapping[str, Any]) -> tuple[ServerOptions, dict[str, Any]]:
         raise ConfigError("urls: the back end server makes its own URL; the back end endpoint takes urls")
     names = ("dialect", "extra_parameters", "max_connections")
     preset = {name: getattr(options.kind, name) for name in names}
-    connection = preset | given
-    EndpointOptions.parse(connection | _ITS_URL)
+    over_grpc = {"dialect": "kserve"} if options.over_grpc else {}
+    connection = preset | over_grpc | given
+    if options.over_grpc:
+        takes = "kserve over gRPC, which {grpc_port} in the command and the option grpc_port ask for"
+        check("dialect", connection["dialect"], connection["dialect"] == "kserve", takes)
+    _asked(options, connection)
     return options, connection
 
 
@@ -102,6 +123,10 @@ def connection_of(backend: str, fields: Mapping[str, Any]) -> EndpointOptions | 
         case "endpoint":
             return EndpointOptions.parse(fields)
         case "server":
-            return EndpointOptions.parse(parse(fields)[1] | _ITS_URL)
+            return _asked(*parse(fields))
         case _:
             return None
+
+
+def _asked(options: ServerOptions, connection: Mapping[str, Any]) -> EndpointOptions:
+    return EndpointOptions.parse({**connection, "urls": _ITS_URLS[options.over_grpc]})

@@ -1,7 +1,7 @@
 """The Engine of a managed server: an EndpointEngine with one URL, and the server's life tied to this process.
 
     inference process ── pipe ──► guard ──► server and its processes
-            └──────────────── HTTP on the loopback ─────────┘
+            └──────────── HTTP or gRPC on the loopback ─────┘
 
 The server dies, hangs or is ill: this process ends, and the manager starts another, as after any death of an engine. A
 server that ends by itself before it was ready fails the job: another start would fail too. This process ends: the guard
@@ -21,7 +21,8 @@ from ...wire.errors import ModelLoadFailed
 from ...wire.server_options import parse
 from ..endpoint.engine import EndpointEngine, connect
 from .health import Health
-from .process import ServerProcess, free_port, leave
+from .ports import Ports
+from .process import ServerProcess, leave
 
 
 def load(config: ModelConfig, folder: Path) -> EndpointEngine:
@@ -29,9 +30,9 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
     LoadInterrupted if it is killed, hangs or falls ill before all is ready.
     """
     options, connection = parse(config.backend_options)
-    port = options.port or free_port()
-    command = options.arguments(config.model, port, config.tensor_parallel)
-    server = ServerProcess(command, port, options.health_route, options.kind.environment)
+    ports = Ports.chosen(options)
+    command = options.arguments(config.model, ports.http, config.tensor_parallel, ports.grpc)
+    server = ServerProcess(command, ports, options.health_route, options.kind.environment)
     try:
         server.wait_until_healthy(options.hang_timeout)
         served = msgspec.structs.replace(config, model=options.served_model or config.model)

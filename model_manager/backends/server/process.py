@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import http.client
 import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from ...engine.interface import LoadInterrupted
 from ...wire.errors import ModelLoadFailed, signal_name
 from .guard import GRACE, NOT_STARTED, SIGNALLED
 from .health import Health, is_ill
+from .ports import Ports
 from .signs import SignsOfLife
 
 log = logging.getLogger(__name__)
@@ -40,22 +39,20 @@ _ANSWER_WITHIN = 5.0
 """Seconds that a server has for one answer while it starts; then it is asked again."""
 _POLL = 0.2
 """Seconds between two questions to a server that starts."""
-_LOOKS = int(4 * GRACE / _POLL)
-"""How often a port that is not free is looked at."""
-_PROXIES = frozenset(("docker-proxy", "rootlessport", "pasta", "passt", "slirp4netns", "conmon", "gvproxy"))
-"""Programs that listen for a container, which is nobody's child here."""
 
 
 class ServerProcess:
     """One server on this machine's loopback."""
 
-    def __init__(self, command: Sequence[str], port: int, health: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], ports: Ports, health: str, environment: Mapping[str, str]) -> None:
         """Starts it, with the variables of `environment` that are not set; raises ModelLoadFailed if another program
-        has its port, which would answer in its place.
+        has one of its ports.
         """
-        _await_free(port)
-        self.url = f"http://127.0.0.1:{port}"
-        self._port = port
+        ports.await_free()
+        self.url = ports.url
+        self.health_url = f"http://127.0.0.1:{ports.http}{health}"
+        """Where it is asked whether it lives."""
+        self._ports = ports
         self._health = health
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._folder = tempfile.mkdtemp(prefix="millrace-server-")
@@ -77,11 +74,6 @@ class ServerProcess:
         """Process id of the guard."""
         return self._guard.pid
 
-    @property
-    def health_url(self) -> str:
-        """Where it is asked whether it lives."""
-        return self.url + self._health
-
     def wait_until_healthy(self, hang_timeout: float) -> None:
         """Returns when the health route answers 200. Raises ModelLoadFailed if the server ends before; LoadInterrupted
         if it is killed, or gives no sign of life for `hang_timeout` seconds.
@@ -102,7 +94,7 @@ class ServerProcess:
             if (missing := signs.missing(is_silent=is_silent)) is not None:
                 raise LoadInterrupted(f"the server hangs before it is ready: {missing}")
             if answer == http.HTTPStatus.OK and self._guard.poll() is None:
-                self._check_listener()
+                self._ports.check_listeners(self._guard.pid)
                 return
             if answer in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
                 raise ModelLoadFailed(
@@ -122,14 +114,6 @@ class ServerProcess:
             return LoadInterrupted(f"the server was ended by {by} before it was ready: {self._last()}")
         return ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
 
-    def _check_listener(self) -> None:
-        """Raises ModelLoadFailed if what answers is known to be another program, which took the port first."""
-        if found := _stranger(self._port, self._guard.pid):
-            raise ModelLoadFailed(
-                f"port {self._port}: {found} listens there, which the server did not start; the option port, or the"
-                " command, takes another"
-            )
-
     def healthy(self, timeout: float) -> int | None:
         """The status of the health route; None if there is no answer."""
         try:
@@ -138,7 +122,7 @@ class ServerProcess:
             return None
 
     def _ask(self, timeout: float) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
+        connection = http.client.HTTPConnection("127.0.0.1", self._ports.http, timeout=timeout)
         try:
             connection.request("GET", self._health)
             return connection.getresponse().status
@@ -214,70 +198,6 @@ def _end_session(session: int) -> None:
         with contextlib.suppress(OSError):
             if os.getsid(pid) == session:
                 os.kill(pid, signal.SIGKILL)
-
-
-def _await_free(port: int) -> None:
-    """Returns when nothing listens at a port: a server that was killed may take its guard's grace to end."""
-    for _ in range(_LOOKS):
-        if _is_free(port):
-            return
-        time.sleep(_POLL)
-    raise ModelLoadFailed(f"port {port}: another program listens there; the option port, or the command, takes another")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier server do not matter
-        try:
-            tried.bind(("127.0.0.1", port))
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
-        return True
-
-
-def _stranger(port: int, ours: int) -> str | None:
-    """The process that listens at a port, where it is neither process `ours` nor one below it; None where it is, where
-    it listens for a container, or where the system does not tell.
-    """
-    owners = _owners(port)
-    if not owners or owners & _family(ours):
-        return None
-    found = [(pid, _name(pid)) for pid in sorted(owners)]
-    if any(name in _PROXIES for _, name in found):
-        return None
-    pid, name = found[0]
-    return f"process {pid} ({name})"
-
-
-def _owners(port: int) -> set[int]:
-    try:
-        found = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):  # macOS tells root alone
-        return set()
-    listening = (each for each in found if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,))
-    return {each.pid for each in listening if each.pid is not None}
-
-
-def _family(pid: int) -> set[int]:
-    try:
-        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
-    except psutil.Error:
-        return {pid}
-
-
-def _name(pid: int) -> str:
-    try:
-        return str(psutil.Process(pid).name())
-    except psutil.Error:
-        return "gone"
-
-
-def free_port() -> int:
-    """A port of the loopback that nothing listens at; the server may still lose it to another program."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def leave(reason: str) -> None:

@@ -130,13 +130,14 @@ class GrpcServers:
         *,
         credentials: Any = None,
         kind: type[GrpcStandIn] = GrpcStandIn,
+        port: int = 0,
         **settings: Any,
     ) -> GrpcStandIn:
-        """One more server, with TLS if there are credentials."""
+        """One more server, with TLS if there are credentials; `port` 0 is a free one."""
         stand_in = kind(behaves, **settings)
         server = grpc.server(ThreadPoolExecutor(_THREADS), handlers=[stand_in])
         if credentials is None:
-            stand_in.url = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            stand_in.url = f"grpc://127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
         else:
             stand_in.url = f"grpcs://localhost:{server.add_secure_port('localhost:0', credentials)}"
         server.start()

@@ -1,4 +1,4 @@
-"""A server as a program: `python -m tests.model_manager.backends.stand_in_main PORT FOLDER`.
+"""A server as a program: `python -m tests.model_manager.backends.stand_in_main PORT FOLDER [GRPC_PORT]`.
 
 It has a child process, as servers have, which ignores SIGTERM and is in a session of its own. In FOLDER it writes both
 process ids (and `overlap` if those that stood there still run), its environment, the path of a temporary file that it
@@ -7,7 +7,8 @@ prompt `fault` gets 500. The file `strike` there, with a moment and a signal's n
 that signal then: at its `start`, or as it is asked for a route. With 503 for the signal it falls ill, and answers so.
 
 While it is ill it answers 503 at /health and 500 to each prompt: for good from the first prompt `ill` on, for a second
-from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill.
+from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill. With a port for it, it answers
+prompts over gRPC too.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from typing import Any
 import psutil
 from aiohttp import web
 
+from tests.model_manager.backends.stand_in_grpc import grpc_serving
 from tests.model_manager.backends.stand_in_server import StandIn
 
 _ILL = 503
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
-def main(port: int, folder: Path) -> None:
+def main(port: int, folder: Path, grpc_port: int = 0) -> None:
     """Serve until it is ended."""
     if (folder / "refuse").exists():
         sys.exit("no such model: it was refused")
@@ -86,7 +88,10 @@ def main(port: int, folder: Path) -> None:
         await web.TCPSite(runner, "127.0.0.1", port).start()
         await asyncio.Event().wait()
 
-    asyncio.run(serve())
+    with grpc_serving() as over_grpc:
+        if grpc_port:
+            over_grpc.start(lambda *each: "INTERNAL" if behaves(*each) else None, port=grpc_port)
+        asyncio.run(serve())
 
 
 def runs(pid: int) -> bool:
@@ -110,4 +115,4 @@ def strike(folder: Path, moment: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from millrace.model_manager.backends.server import process
+from millrace.model_manager.backends.server import ports
 from millrace.model_manager.backends.server.engine import load
 from millrace.model_manager.client import EngineClient
 from millrace.model_manager.client.election import MANAGER_COMMAND
@@ -23,7 +23,7 @@ from millrace.model_manager.engine.interface import LoadInterrupted
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.errors import ConfigError, EngineLost, InvalidRequest, ModelLoadFailed, ServerFailed
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.server_options import parse
+from millrace.model_manager.wire.server_options import connection_of, parse
 from millrace.model_manager.wire.server_presets import PRESETS
 from tests.model_manager.backends.stand_in_main import runs
 from tests.model_manager.backends.stand_in_server import text_for
@@ -123,6 +123,18 @@ def test_a_server_that_is_ill_and_still_answers_is_started_again_and_no_row_is_l
     expect_answers(client, [*(f"row {index}" for index in range(20)), "ill"])
     assert machine.model_status().restarts == 1
     assert not (tmp_path / "overlap").exists(), "the former server still ran, with all that it holds"
+
+
+@pytest.mark.parametrize("fault", ["die", "ill"])
+def test_a_server_that_is_asked_over_grpc_is_watched_at_its_http_route(
+    machine: Machine, tmp_path: Path, fault: str
+) -> None:
+    command = f"{program(tmp_path)} {{grpc_port}}"
+    client = opened(machine, tmp_path, command=command, unhealthy_timeout=1, retries=0)
+    expect_answers(client, [*(f"row {index}" for index in range(20)), fault])
+    assert machine.model_status().restarts == 1
+    with pytest.raises(InvalidRequest, match="top_k=4: the dialect kserve"):
+        client.submit("x", SamplingParams(top_k=4), request_id="refused").result(PATIENCE)
 
 
 def test_a_server_that_is_ill_in_passing_goes_on_and_no_row_is_lost(machine: Machine, tmp_path: Path) -> None:
@@ -236,7 +248,7 @@ def test_a_server_that_does_not_start_fails_the_job_with_its_last_line(machine: 
 
 
 def test_a_port_at_which_another_program_listens_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_LOOKS", 1)
+    monkeypatch.setattr(ports, "_LOOKS", 1)
     with socket.create_server(("", 0)) as foreign:
         port = foreign.getsockname()[1]
         options = {"command": "sleep 600", "port": port}
@@ -252,7 +264,7 @@ def test_a_program_that_takes_the_port_as_the_server_starts_is_not_taken_for_it(
         def do_GET(self) -> None:  # noqa: N802
             self.send_json({})
 
-    monkeypatch.setattr(process, "_await_free", lambda _port: None)
+    monkeypatch.setattr(ports.Ports, "await_free", lambda _ports: None)
     with running(HTTPServer(("127.0.0.1", 0), Healthy)) as foreign:
         port = foreign.server_address[1]
         options: dict[str, Any] = {"command": "sleep 600", "port": port}
@@ -282,6 +294,16 @@ def test_a_wrong_health_route_is_named(machine: Machine, tmp_path: Path) -> None
         ({"preset": "vllm", "hang_timeout": 0}, "hang_timeout=0: takes a finite number above 0"),
         ({"preset": "vllm", "unhealthy_timeout": 0}, "unhealthy_timeout=0: takes a finite number above 0"),
         ({"preset": "vllm", "port": 70_000}, "port=70000: takes 0"),
+        (
+            {"preset": "vllm", "port": 8000, "grpc_port": 8000},
+            "grpc_port=8000: takes another port than the option port",
+        ),
+        ({"preset": "vllm", "grpc_port": 70_000}, "grpc_port=70000: takes 0"),
+        ({"preset": "triton", "grpc_port": 8001}, "grpc_port=8001: the preset triton starts its server without gRPC"),
+        (
+            {"command": "run {port} {grpc_port}", "dialect": "openai"},
+            "dialect='openai': takes kserve over gRPC, which {grpc_port} in the command",
+        ),
         ({"preset": "vllm", "retries": -1}, "retries=-1: takes 0 to 100"),
         ({"preset": "vllm", "urls": "http://a"}, "the back end endpoint takes urls"),
     ],
@@ -344,6 +366,29 @@ def test_a_preset_gives_options_that_hold(name: str) -> None:
     arguments = options.arguments("/models/a b", 8000, 2)
     assert any("/models/a b" in part for part in arguments)
     assert not any("{" in part for part in arguments)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"command": "tritonserver {port}", "grpc_port": 8001}, {"command": "tritonserver {port} {grpc_port}"}]
+)
+def test_a_port_for_grpc_says_what_requests_go_over_and_in_which_dialect(asked: dict[str, Any]) -> None:
+    fields = {"preset": "triton", **asked}
+    connection = connection_of("server", fields)
+    assert connection is not None
+    assert (connection.over_grpc, connection.dialect) == (True, "kserve")
+    chosen = ports.Ports.chosen(parse(fields)[0])
+    assert chosen.url == f"grpc://127.0.0.1:{asked.get('grpc_port', chosen.grpc)}"
+    assert 0 not in (chosen.http, chosen.grpc)
+    assert chosen.http != chosen.grpc
+
+
+@pytest.mark.parametrize("named", ["port", "grpc_port"])
+@pytest.mark.parametrize("port", [41, 42])
+def test_a_free_port_is_none_that_an_option_names(monkeypatch: pytest.MonkeyPatch, named: str, port: int) -> None:
+    monkeypatch.setattr(ports, "_free_ports", lambda: [41, 42])
+    chosen = ports.Ports.chosen(parse({"command": "run {port} {grpc_port}", named: port})[0])
+    assert getattr(chosen, {"port": "http", "grpc_port": "grpc"}[named]) == port
+    assert {chosen.http, chosen.grpc} == {41, 42}
 
 
 def test_options_of_the_connection_are_taken_beside_a_preset() -> None:

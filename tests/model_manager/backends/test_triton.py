@@ -144,11 +144,11 @@ def test_a_server_that_dies_is_waited_for_and_one_that_stays_away_ends_the_job(
             expect_the_job_to_fail(engine)
 
 
-@pytest.mark.parametrize("dialect", ["triton", "kserve"])
+@pytest.mark.parametrize(("scheme", "dialect"), DIALECTS)
 def test_a_triton_of_ours_that_is_killed_in_mid_job_is_started_again(
-    family: Family, machine: Machine, short_folder: Path, dialect: str
+    family: Family, machine: Machine, short_folder: Path, scheme: str, dialect: str
 ) -> None:
-    grpc_port, program = str(free_port()), str(PROGRAMS / "triton.py")
+    grpc_port, program = "{grpc_port}" if scheme == "grpc" else str(free_port()), str(PROGRAMS / "triton.py")
     command = shlex.join([*python_of("pytriton"), program, "{port}", grpc_port, str(short_folder)])
     options = {"preset": "triton", "served_model": "m", "command": command, "health": READY, "dialect": dialect}
     client = machine.open(command=MANAGER_COMMAND, model="m", backend="server", backend_options=options)
