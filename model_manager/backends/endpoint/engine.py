@@ -137,6 +137,11 @@ class EndpointEngine:
                 result.new_texts[kept.request_id] = NewText(kept.text, kept.prompt_token_ids)
         return result
 
+    @property
+    def worked_at(self) -> float:
+        """When a server last answered a request, or a part of it, in seconds of `time.monotonic`."""
+        return self._core.worked_at
+
     def stats(self) -> EngineStats:
         """A snapshot of the last step."""
         return self._counted

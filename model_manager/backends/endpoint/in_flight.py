@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 import threading
 from contextlib import AsyncExitStack
@@ -66,6 +67,8 @@ class EndpointRequests:
     def __init__(self, sender: Sender, most: int, resources: AsyncExitStack) -> None:
         self.mailbox = Mailbox()
         self.most = most
+        self.worked_at = -math.inf
+        """When a server last answered a request, or a part of it, on the loop's clock. Refusals are no answers."""
         self._sender = sender
         self._resources = resources
         self._loop = asyncio.get_running_loop()
@@ -135,6 +138,7 @@ class EndpointRequests:
     async def _run(self, entry: _Entry) -> None:
         try:
             answer = await self._sender.send(entry.request, partial(self._keep, entry))
+            self.worked_at = self._loop.time()
             self._finish(entry, self._output(entry, answer))
         except RequestError as error:
             self._finish(entry, Failure(entry.request.request_id, error.info()))
@@ -147,6 +151,7 @@ class EndpointRequests:
     def _keep(self, entry: _Entry, kept: Kept) -> None:
         """Keep further tokens of a request's answer."""
         now, count = self._loop.time(), len(kept.token_ids)
+        self.worked_at = now
         entry.first_token = now if entry.first_token is None else entry.first_token
         entry.num_kept += count
         entry.text += kept.text

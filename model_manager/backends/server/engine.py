@@ -42,7 +42,7 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
         server.close()
         raise
     engine.info = msgspec.structs.replace(engine.info, name=config.model, device=options.preset or "server")
-    server.watch(Health(options.hang_timeout, options.unhealthy_timeout), leave)
+    server.watch(Health(options.hang_timeout, options.unhealthy_timeout, lambda: engine.worked_at), leave)
     return engine
 
 

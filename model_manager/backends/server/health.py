@@ -17,16 +17,23 @@ def is_ill(status: int) -> bool:
 
 class Health:
     """A server hangs if it answers nothing for `hang_timeout` seconds. It is ill if each of its answers is 5xx for
-    `unhealthy_timeout` seconds, and for several answers: one in passing is none.
+    `unhealthy_timeout` seconds, and for several answers: one in passing is none. A server that answers requests
+    meanwhile is overloaded, say, and not ill.
     """
 
     def __init__(
-        self, hang_timeout: float, unhealthy_timeout: float, clock: Callable[[], float] = time.monotonic
+        self,
+        hang_timeout: float,
+        unhealthy_timeout: float,
+        worked_at: Callable[[], float] = lambda: -math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`worked_at`: when the server last answered a request, or a part of it, on the clock."""
         self.hang_timeout = hang_timeout
         self.interval = min(hang_timeout / 4, unhealthy_timeout / _LEAST_ASKS)
         """Seconds between two looks."""
         self._unhealthy_timeout = unhealthy_timeout
+        self._worked_at = worked_at
         self._clock = clock
         self._silent_since = self._ill_since = math.inf
         self._ill_answers = 0
@@ -41,13 +48,14 @@ class Health:
         if status is None:
             self._silent_since = min(began, self._silent_since)
             silent = now - self._silent_since >= self.hang_timeout
-            return f"gives no answer within {self.hang_timeout:g} s" if silent else None
+            return f"gives no answer within {self.hang_timeout:g} s (hang_timeout)" if silent else None
         self._silent_since = math.inf
-        if not is_ill(status):
+        if not is_ill(status) or self._worked_at() > self._ill_since:
             self._ill_since, self._ill_answers = math.inf, 0
             return None
         self._ill_since = min(now, self._ill_since)
         self._ill_answers += 1
         if self._ill_answers < _LEAST_ASKS or now - self._ill_since < self._unhealthy_timeout:
             return None
-        return f"has answered {status} for {self._unhealthy_timeout:g} s"
+        seconds = f"{self._unhealthy_timeout:g} s (unhealthy_timeout)"
+        return f"has answered {status} for {seconds}, and no request was answered"

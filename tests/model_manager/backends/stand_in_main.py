@@ -7,8 +7,9 @@ prompt `fault` gets 500. The file `strike` there, with a moment and a signal's n
 that signal then: at its `start`, or as it is asked for a route. With 503 for the signal it falls ill, and answers so.
 
 While it is ill it answers 503 at /health and 500 to each prompt: for good from the first prompt `ill` on, for a second
-from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill. With a port for it, it answers
-prompts over gRPC too.
+from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill. With the file `overload`
+/health answers 503, and prompts are answered. It counts these answers of /health in the file `ill asks`. With a port
+for it, it answers prompts over gRPC too.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ def main(port: int, folder: Path, grpc_port: int = 0) -> None:
         nonlocal ill_until
         if falls_ill := strike(folder, request.path):
             ill_until = math.inf
-        if falls_ill or (request.path == "/health" and is_ill()):
-            return web.Response(status=503)
+        if falls_ill or (request.path == "/health" and (is_ill() or (folder / "overload").exists())):
+            with (folder / "ill asks").open("a") as asks:
+                asks.write(".")
+            return web.Response(status=_ILL)
         found: web.StreamResponse = await handler(request)
         return found
 
