@@ -118,6 +118,11 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         check("backend_options: key_env", self.key_env, found.isprintable(), whole)
         return found
 
+    def headers(self, key: str) -> dict[str, str]:
+        """What carries the key; nothing if it is empty."""
+        bearer = self.key_header.lower() == "authorization"
+        return {self.key_header: f"Bearer {key}" if bearer else key} if key else {}
+
 
 def listed(text: str) -> list[str]:
     """The parts of a list that is written with commas or spaces."""

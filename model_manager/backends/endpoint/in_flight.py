@@ -94,7 +94,7 @@ class EndpointRequests:
             most = min(config.max_num_seqs, options.max_connections * len(options.addresses))
             route = None
             if health:
-                route = HealthRoute(await resources.enter_async_context(HttpConnections(options, "")), health)
+                route = HealthRoute(await resources.enter_async_context(HttpConnections(options, key)), health)
             sender = Sender(options, dialect, connected, balancer, clock, route)
             return cls(sender, most, resources.pop_all())
         raise AssertionError("a context manager of resources hides no error")

@@ -51,9 +51,7 @@ class GrpcConnections:
 
     def __init__(self, options: EndpointOptions, key: str) -> None:
         """`key` may be empty."""
-        bearer = options.key_header.lower() == "authorization"
-        value = f"Bearer {key}" if bearer else key
-        self._metadata = [(options.key_header.lower(), value)] if key else []
+        self._metadata = [(name.lower(), value) for name, value in options.headers(key).items()]
         self._options = options
         self._channels: dict[str, Any] = {}
 

@@ -29,10 +29,7 @@ class HttpConnections:
     def __init__(self, options: EndpointOptions, key: str) -> None:
         """`key` may be empty."""
         self._key = key
-        self._headers = dict(_JSON)
-        if key:
-            bearer = options.key_header.lower() == "authorization"
-            self._headers[options.key_header] = f"Bearer {key}" if bearer else key
+        self._headers = _JSON | options.headers(key)
         self._timeout = aiohttp.ClientTimeout(total=options.timeout, connect=options.connect_timeout)
         self._probe_timeout = aiohttp.ClientTimeout(total=options.connect_timeout)
         self._session: aiohttp.ClientSession | None = None

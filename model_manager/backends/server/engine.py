@@ -32,11 +32,12 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
     options, connection = parse(config.backend_options)
     ports = Ports.chosen(options)
     command = options.arguments(config.model, ports.http, config.tensor_parallel, ports.grpc)
-    server = ServerProcess(command, ports, options.health_route, options.kind.environment)
+    asked = EndpointOptions.parse(connection | {"urls": ports.url})
+    headers = asked.headers(asked.key())
+    server = ServerProcess(command, ports, options.health_route, options.kind.environment, headers)
     try:
         server.wait_until_healthy(options.hang_timeout)
         served = msgspec.structs.replace(config, model=options.served_model or config.model)
-        asked = EndpointOptions.parse(connection | {"urls": server.url})
         engine = _connected(server, served, folder, asked, options.hang_timeout)
     except BaseException:
         server.close()

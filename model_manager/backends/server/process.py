@@ -37,6 +37,10 @@ _FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 """Signals that others send; a program that ends by another one, as by SIGABRT, would do so again."""
 _ANSWER_WITHIN = 5.0
 """Seconds that a server has for one answer while it starts; then it is asked again."""
+_NEVER_GOOD = dict.fromkeys((301, 302, 307, 308, 404, 405), "the option health names its route") | dict.fromkeys(
+    (401, 403), "the option key_env names the key that it takes, or the option health a route without one"
+)
+"""Answers that no server gives while it starts, each with what to do about it."""
 _POLL = 0.2
 """Seconds between two questions to a server that starts."""
 
@@ -44,16 +48,23 @@ _POLL = 0.2
 class ServerProcess:
     """One server on this machine's loopback."""
 
-    def __init__(self, command: Sequence[str], ports: Ports, health: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        ports: Ports,
+        health: str,
+        environment: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> None:
         """Starts it, with the variables of `environment` that are not set; raises ModelLoadFailed if another program
-        has one of its ports.
+        has one of its ports. `headers` are sent to its health route.
         """
         ports.await_free()
-        self.url = ports.url
         self.health_url = f"http://127.0.0.1:{ports.http}{health}"
         """Where it is asked whether it lives."""
         self._ports = ports
         self._health = health
+        self._headers = {name: value.encode() for name, value in headers.items()}  # a key may be beyond Latin-1
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._folder = tempfile.mkdtemp(prefix="millrace-server-")
         self._guard = subprocess.Popen(
@@ -96,10 +107,8 @@ class ServerProcess:
             if answer == http.HTTPStatus.OK and self._guard.poll() is None:
                 self._ports.check_listeners(self._guard.pid)
                 return
-            if answer in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
-                raise ModelLoadFailed(
-                    f"the server answers {answer} at {self._health}: the option health names its route"
-                )
+            if answer in _NEVER_GOOD:
+                raise ModelLoadFailed(f"the server answers {answer} at {self._health}: {_NEVER_GOOD[answer]}")
             time.sleep(_POLL)
 
     def _early_end(self, status: int) -> Exception:
@@ -124,7 +133,7 @@ class ServerProcess:
     def _ask(self, timeout: float) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self._ports.http, timeout=timeout)
         try:
-            connection.request("GET", self._health)
+            connection.request("GET", self._health, headers=self._headers)
             return connection.getresponse().status
         finally:
             connection.close()

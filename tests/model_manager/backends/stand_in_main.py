@@ -4,12 +4,12 @@ It has a child process, as servers have, which ignores SIGTERM and is in a sessi
 process ids (and `overlap` if those that stood there still run), its environment, the path of a temporary file that it
 leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The
 prompt `fault` gets 500. The file `strike` there, with a moment and a signal's number, has the next server send itself
-that signal then: at its `start`, or as it is asked for a route. With 503 for the signal it falls ill, and answers so.
+that signal then: at its `start`, or as it is asked for a route. With a status for the signal it answers so, and is ill.
 
 While it is ill it answers 503 at /health and 500 to each prompt: for good from the first prompt `ill` on, for a second
 from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill. With the file `overload`
 /health answers 503, and prompts are answered. It counts these answers of /health in the file `ill asks`. With a port
-for it, it answers prompts over gRPC too.
+for it, it answers prompts over gRPC too. It wants the key that the variable STAND_IN_KEY has, at each route.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aiohttp import web
 from tests.model_manager.backends.stand_in_grpc import grpc_serving
 from tests.model_manager.backends.stand_in_server import StandIn
 
-_ILL = 503
+_ILL, _LEAST_STATUS = 503, 300
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
@@ -72,9 +72,10 @@ def main(port: int, folder: Path, grpc_port: int = 0) -> None:
     @web.middleware
     async def struck(request: web.Request, handler: Any) -> web.StreamResponse:
         nonlocal ill_until
-        if falls_ill := strike(folder, request.path):
+        if status := strike(folder, request.path):
             ill_until = math.inf
-        if falls_ill or (request.path == "/health" and (is_ill() or (folder / "overload").exists())):
+            return web.Response(status=status)
+        if request.path == "/health" and (is_ill() or (folder / "overload").exists()):
             with (folder / "ill asks").open("a") as asks:
                 asks.write(".")
             return web.Response(status=_ILL)
@@ -84,6 +85,7 @@ def main(port: int, folder: Path, grpc_port: int = 0) -> None:
     async def serve() -> None:
         server = StandIn()
         server.behaves = behaves
+        server.key = os.environ.get("STAND_IN_KEY", "")
         app = server.app()
         app.middlewares.append(struck)
         runner = web.AppRunner(app, access_log=None)
@@ -105,16 +107,16 @@ def runs(pid: int) -> bool:
         return False
 
 
-def strike(folder: Path, moment: str) -> bool:
-    """Obey the file `strike`, once; returns whether it says to fall ill."""
+def strike(folder: Path, moment: str) -> int:
+    """Obey the file `strike`, once; returns the status that it says to answer, or 0."""
     path = folder / "strike"
     if path.exists() and path.read_text().split()[0] == moment:
         number = int(path.read_text().split()[1])
         path.unlink()
-        if number == _ILL:
-            return True
+        if number >= _LEAST_STATUS:
+            return number
         os.kill(os.getpid(), number)
-    return False
+    return 0
 
 
 if __name__ == "__main__":

@@ -295,6 +295,27 @@ def test_a_wrong_health_route_is_named(machine: Machine, tmp_path: Path) -> None
     expect_gone(*pids(tmp_path))
 
 
+def test_the_health_route_gets_the_key_too(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_KEY", "k-1234-ключ")
+    expect_answers(opened(machine, tmp_path, key_env="STAND_IN_KEY", unhealthy_timeout=0.5, retries=0), ["row", "ill"])
+    assert machine.model_status().restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "answers 401 at /health: the option key_env names the key that it takes, or the option health"),
+        (307, "answers 307 at /health: the option health names its route"),
+    ],
+)
+def test_a_health_route_that_never_gets_good_is_named_at_once(tmp_path: Path, status: int, said: str) -> None:
+    (tmp_path / "strike").write_text(f"/health {status}")
+    config = ModelConfig(model="m", backend="server", backend_options={"command": program(tmp_path)})
+    with pytest.raises(ModelLoadFailed, match=said):
+        load(config, tmp_path)
+    expect_gone(*pids(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
