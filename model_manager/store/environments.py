@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,8 @@ print("\\nmillrace asked a Python:", " ".join(missing.split())[:300])
 _ANSWER = re.compile(r"millrace asked a Python: ?(.*)")
 _ANSWERS_WITHIN = 300.0
 """Seconds that a Python has to import its engine, on a machine that is busy and has a slow disk."""
+_TRUST = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Variables by which uv is told whom to trust."""
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that belong to the Python that starts the engine."""
 
@@ -265,10 +268,19 @@ def _install(backend: Backend, pins: Pins, place: Path) -> None:
     _run([*(by_uv if uv else [python, "-m", "pip", "install"]), *pins.packages, *PROCESS_PACKAGES], backend)
 
 
+def _trust() -> dict[str, str]:
+    """Variables that have uv trust the authorities of the system, as pip does: a proxy's may be there alone. Without
+    any there, or where the environment names others, uv takes its own.
+    """
+    store = ssl.get_default_verify_paths()
+    has_any = bool(store.cafile) or (store.capath is not None and any(Path(store.capath).iterdir()))
+    return {"UV_SYSTEM_CERTS": "1"} if has_any and os.environ.keys().isdisjoint(_TRUST) else {}
+
+
 def _run(command: list[str], backend: Backend) -> None:
-    """A UV_EXCLUDE_NEWER of this process's environment is stronger than our day: an index may tell no dates."""
-    dated = {"UV_EXCLUDE_NEWER": AS_OF, **os.environ}
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, env=dated)
+    """What this process's environment sets is stronger: an index may tell no dates, say."""
+    ours = {"UV_EXCLUDE_NEWER": AS_OF} | _trust()
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, env={**ours, **os.environ})
     if done.returncode:
         raise ModelLoadFailed(
             f"the environment of the back end {backend.name} is not made: {' '.join(command[:4])} … ended with status"

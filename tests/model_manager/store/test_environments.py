@@ -1,6 +1,7 @@
 """Python environments of other engines, made for an engine of a few lines that lies on this disk."""
 
 import re
+import ssl
 import subprocess
 import sys
 import zipfile
@@ -110,6 +111,42 @@ def test_what_the_packages_depend_on_is_as_it_was_on_one_day(
     assert [each.name for each in python.parents[1].glob("lib/python3*/site-packages/dependency-*")] == [
         f"dependency-{version}.dist-info"
     ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_store", "trusted"),
+    [
+        ({}, True, "1"),
+        ({}, False, ""),
+        ({"UV_SYSTEM_CERTS": "0"}, True, "0"),
+        ({"SSL_CERT_FILE": "authority.pem"}, True, ""),
+    ],
+    ids=["the system's", "a system without any", "the user's choice", "the user's file"],
+)
+def test_uv_trusts_the_systems_authorities_unless_it_is_told_whom_to_trust(
+    *,
+    backend: Backend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    has_store: bool,
+    trusted: str,
+) -> None:
+    for name in ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (store := tmp_path / "store").mkdir()
+    if has_store:
+        (store / "authority.pem").touch()
+    paths = ssl.DefaultVerifyPaths("", str(store), "SSL_CERT_FILE", "", "SSL_CERT_DIR", "")
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\nprintf %s "$UV_SYSTEM_CERTS" > {tmp_path / "trusted"}\n')
+    uv.chmod(0o700)
+    monkeypatch.setattr(environments, "_uv", lambda: str(uv))
+    install(backend)
+    assert (tmp_path / "trusted").read_text() == trusted
 
 
 def test_an_environment_of_another_day_is_told(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
