@@ -32,4 +32,13 @@ def read_header(path: Path) -> Header:
         found = None
     if not isinstance(found, dict):
         return Header(raw, None)
-    return Header(raw, {name: value for name, value in found.items() if name != "__metadata__"})
+    tensors = {name: value for name, value in found.items() if name != "__metadata__"}
+    return Header(raw, tensors if all(map(_is_entry, tensors.values())) else None)
+
+
+def _is_entry(value: Any) -> bool:
+    """Whether it has the fields of a tensor. Sizes that are no integers could make any product of them huge."""
+    if not (isinstance(value, dict) and isinstance(value.get("dtype"), str)):
+        return False
+    sizes = [value.get("shape"), value.get("data_offsets")]
+    return all(isinstance(each, list) and all(type(size) is int and size >= 0 for size in each) for each in sizes)

@@ -28,7 +28,7 @@ from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from ..cpu.parameter_reader import ParameterShape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
-from .config_sizes import check_config_sizes, check_heads
+from .config_sizes import check_config_sizes, check_extent, check_heads
 from .kept_config import KeptConfig, PlainConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -82,6 +82,13 @@ class Checkpoint:
         )
 
     @property
+    def most_parameters(self) -> int:
+        """How many parameters the files can hold; in a quantized checkpoint one may take a quarter of a byte."""
+        if self.quantization is not None:
+            return 4 * self.stored_bytes
+        return self.weights.matrices + self.weights.vectors
+
+    @property
     def model_class(self) -> Any:
         """The model's class in transformers; importing it takes seconds."""
         import transformers
@@ -118,7 +125,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         for name, (shape, dtype) in _read_header(file, formats).items():
             parameters[name] = file, shape
             counts[dtype] += math.prod(shape)
-    return Checkpoint(
+    checkpoint = Checkpoint(
         folder=folder,
         architecture=architecture,
         config=config,
@@ -130,6 +137,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         kept=kept,
         is_text_part=text is not None,
     )
+    check_extent(folder / "config.json", config, checkpoint.most_parameters)
+    return checkpoint
 
 
 def _judged(folder: Path, config: Any) -> str:

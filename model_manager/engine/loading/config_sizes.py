@@ -76,6 +76,28 @@ def check_heads(file: Path, text: Any) -> None:
         raise _wrong(file, names.get(_HEADS, _HEADS), heads, f"a divisor of the hidden size, {text.hidden_size}")
 
 
+def check_extent(file: Path, text: Any, weights: int) -> None:
+    """Raises ModelCorrupt if the smallest model of this depth, width and vocabulary has more parameters than there are
+    `weights`. transformers makes up what is missing, whatever memory that takes.
+    """
+    width, depth, vocabulary = (
+        getattr(text, name, None) for name in ("hidden_size", "num_hidden_layers", "vocab_size")
+    )
+    names = getattr(text, "attribute_map", {})
+    for other, least in (("num_hidden_layers", _times(depth, width, width)), ("vocab_size", _times(vocabulary, width))):
+        if least > weights:
+            fields = " and ".join(names.get(name, name) for name in (other, "hidden_size"))
+            raise ModelCorrupt(
+                f"{file}: {fields} describe {least:,} parameters or more, and the files hold {weights:,}"
+            )
+
+
+def _times(*factors: object) -> int:
+    """The product; 0 if a factor is no number."""
+    numbers = [factor for factor in factors if isinstance(factor, int)]
+    return math.prod(numbers) if len(numbers) == len(factors) else 0
+
+
 def _parts(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(config, dict):
         yield "", config

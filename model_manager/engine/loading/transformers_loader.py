@@ -165,6 +165,7 @@ def _load_weights(checkpoint: Checkpoint, source: _WeightSource, dtype: torch.dt
     _register()
     signs = (SafetensorError, OSError, ValueError, RuntimeError, KeyError)
     with damage_named(checkpoint.folder, *signs), _quiet_transformers():
+        _check_count(checkpoint)
         model, report = checkpoint.model_class.from_pretrained(
             **source.arguments,
             config=checkpoint.transformers_config,
@@ -179,6 +180,20 @@ def _load_weights(checkpoint: Checkpoint, source: _WeightSource, dtype: torch.dt
         _check_report(checkpoint, report)
         put_in(model, source.kept, device)
         return model.eval().requires_grad_(False).to(device)
+
+
+def _check_count(checkpoint: Checkpoint) -> None:
+    """Raises ModelCorrupt before memory is taken, if the model has far more parameters than the files.
+
+    Up to twice as many may be: transformers says below which are missing, and may tie some of them.
+    """
+    with torch.device("meta"):
+        model = checkpoint.model_class._from_config(checkpoint.transformers_config, attn_implementation=IMPLEMENTATION)
+    count, held = sum(each.numel() for each in model.parameters()), checkpoint.most_parameters
+    if count > 2 * held:
+        raise ModelCorrupt(
+            f"{checkpoint.folder}: config.json describes {count:,} parameters, and the files hold {held:,}"
+        )
 
 
 def _register() -> None:

@@ -154,9 +154,10 @@ def _weights(header: str) -> bytes:
         _weights('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, Infinity]}}'),
         _weights('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e400]}}'),
         _weights('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, -9]}}'),
+        _weights('{"a": {"dtype": "F32", "shape": [4294967296, "F32"], "data_offsets": [0, 0]}}'),
         _weights("[" * 100_000),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_weights_that_are_something_else_are_corrupt(tmp_path: Path, start: bytes) -> None:
     weights = write_checkpoint(tmp_path / "cut") / "model.safetensors"

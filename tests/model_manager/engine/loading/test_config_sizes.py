@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
 from millrace.model_manager.engine.loading.compiled_loader import compiled_plan
+from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.loading.placement import Placement
 from millrace.model_manager.wire.config import ModelConfig
 from millrace.model_manager.wire.errors import MillraceError, ModelCorrupt
@@ -85,6 +87,36 @@ def test_an_impossible_size_is_named_with_its_file_and_what_it_takes(
     with pytest.raises(ModelCorrupt) as raised:
         _plan(folder, fields, **{field: value})
     assert str(raised.value) == f"{folder / 'config.json'}: {field}: takes {takes}"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        (
+            "opt",
+            {"num_hidden_layers": 1500},
+            "num_hidden_layers and hidden_size describe 6,144,000 parameters or more",
+        ),
+        (
+            "opt",
+            {"hidden_size": 64_000},
+            "num_hidden_layers and hidden_size describe 12,288,000,000 parameters or more",
+        ),
+        ("opt", {"vocab_size": 2**24}, "vocab_size and hidden_size describe 1,073,741,824 parameters or more"),
+        ("opt", {"ffn_dim": 2**20}, "describes 405,879,936 parameters"),
+    ],
+)
+def test_a_config_of_another_models_size_is_refused_before_its_memory_is_taken(
+    folders: dict[str, Path], name: str, changes: dict[str, Any], says: str
+) -> None:
+    folder = folders[name]
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | changes))
+    try:
+        with pytest.raises(ModelCorrupt, match=re.escape(says)):
+            load_model(ModelConfig(model="small"), folder)
+    finally:
+        (folder / "config.json").write_text(json.dumps(fields))
 
 
 @given(data=st.data())
