@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -46,14 +49,16 @@ class Ports:
         ModelLoadFailed if another program does, which would answer in the server's place.
         """
         for option, port in self._named():
-            for _ in range(_LOOKS):
-                if _is_free(port):
-                    break
-                time.sleep(_POLL)
-            else:
-                raise ModelLoadFailed(
-                    f"port {port}: another program listens there; the option {option}, or the command, takes another"
-                )
+            _await(option, port, partial(_is_free, port))
+
+    def claimed(self) -> socket.socket:
+        """A socket that a guard inherits, and so holds until all that its server has started is gone. Returns when no
+        other guard has one for this port: a killed server frees the port before the memory that it holds.
+        """
+        claim = socket.socket(socket.AF_UNIX)
+        if sys.platform == "linux":  # which frees an abstract name with the last process that holds it
+            _await("port", self.http, partial(_binds, claim, f"\0millrace-server-{self.http}"))
+        return claim
 
     def check_listeners(self, ours: int) -> None:
         """Raises ModelLoadFailed if what listens there is known to be neither process `ours` nor one below it."""
@@ -77,14 +82,29 @@ def _free_ports() -> list[int]:
         return [one.getsockname()[1], other.getsockname()[1]]
 
 
+def _await(option: str, port: int, is_free: Callable[[], bool]) -> None:
+    for _ in range(_LOOKS):
+        if is_free():
+            return
+        time.sleep(_POLL)
+    raise ModelLoadFailed(
+        f"port {port}: another program listens there; the option {option}, or the command, takes another"
+    )
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier server do not matter
-        try:
-            tried.bind(("127.0.0.1", port))
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
-        return True
+        return _binds(tried, ("127.0.0.1", port))
+
+
+def _binds(tried: socket.socket, address: str | tuple[str, int]) -> bool:
+    """Whether nobody else is bound to the address."""
+    try:
+        tried.bind(address)
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
 
 
 def _stranger(port: int, ours: int) -> str | None:

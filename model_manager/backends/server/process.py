@@ -59,22 +59,24 @@ class ServerProcess:
         """Starts it, with the variables of `environment` that are not set; raises ModelLoadFailed if another program
         has one of its ports. `headers` are sent to its health route.
         """
-        ports.await_free()
         self.health_url = f"http://127.0.0.1:{ports.http}{health}"
         """Where it is asked whether it lives."""
         self._ports = ports
         self._health = health
         self._headers = {name: value.encode() for name, value in headers.items()}  # a key may be beyond Latin-1
         self._lines: deque[str] = deque(maxlen=_LINES)
-        self._folder = tempfile.mkdtemp(prefix="millrace-server-")
-        self._guard = subprocess.Popen(
-            [sys.executable, *_GUARD, self._folder, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**environment, **os.environ},
-        )
+        with ports.claimed() as claim:
+            ports.await_free()
+            self._folder = tempfile.mkdtemp(prefix="millrace-server-")
+            self._guard = subprocess.Popen(
+                [sys.executable, *_GUARD, self._folder, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**environment, **os.environ},
+                pass_fds=[claim.fileno()],
+            )
         self._trouble = ""
         """Why the server is being ended, if it hangs or is ill."""
         self._reader = threading.Thread(target=self._read, name="server output", daemon=True)

@@ -29,6 +29,7 @@ from tests.model_manager.backends.stand_in_main import runs
 from tests.model_manager.backends.stand_in_server import text_for
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill, machine
 from tests.servers.http_threads import JsonHandler, running
+from tests.servers.processes import free_port
 from tests.waiting import eventually
 
 __all__ = ["machine"]
@@ -236,6 +237,18 @@ def test_an_inference_process_that_is_killed_takes_its_server_with_it(
     eventually(lambda: not file.parent.exists(), "the end of its temporary files")
     expect_answers(client, ["after"])
     assert starts(tmp_path) == 2
+
+
+def test_a_server_at_a_port_of_its_own_starts_once_all_of_the_former_one_has_ended(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Its child keeps what it holds, other ports say, for the guard's grace after the server itself has ended."""
+    client = opened(machine, tmp_path, port=free_port())
+    expect_answers(client, ["before"])
+    kill(machine.engine_pid())
+    expect_answers(client, ["after"])
+    assert starts(tmp_path) == 2
+    assert not (tmp_path / "overlap").exists()
 
 
 def test_a_guard_that_is_killed_leaves_no_server(machine: Machine, tmp_path: Path) -> None:
