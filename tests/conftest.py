@@ -76,7 +76,7 @@ def group(test: str) -> str:
     if test.startswith("tests/model_manager/engine/cpu/"):
         return "kernels"  # which two processes would compile at once
     runner = re.match(r"tests/runners/.*\[(flink-embedded|flink|prism|direct)", test)
-    engine = re.match(r"tests/model_manager/backends/test_jobs\.py.*\[(\w+)\]", test)
+    engine = re.match(r"tests/model_manager/backends/test_jobs\.py.*\[([\w-]+)\]", test)
     server = re.match(r"tests/model_manager/backends/test_(triton|ray)", test)
     found = runner or engine or server
     return found[1] if found else test.partition("::")[0]

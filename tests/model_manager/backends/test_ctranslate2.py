@@ -37,7 +37,6 @@ CASE = Case(
     constraints=(),
     logprobs=False,
     seeds=False,
-    unsupported={"min_p": 0.5, "logit_bias": {3: 1.0}, "priority": 1},
     unknown_option="inter_thread",
     differ=1,
 )

@@ -37,7 +37,6 @@ CASE = Case(
     "llama_cpp",
     settings={"max_num_seqs": 8, "backend_options": EXACT},
     constraints=("regex", "json_schema", "json", "choice", "grammar"),
-    unsupported={"presence_penalty": 0.5, "stop_token_ids": [7], "min_tokens": 2, "bad_words": ["a"]},
     unknown_option="n_ubacth",
     differ=1,
 )

@@ -29,7 +29,6 @@ CASE = Case(
     settings={"dtype": "float32", "max_num_seqs": 16, "kv_cache_gib": 1.0},
     constraints=("regex", "json_schema", "json", "choice"),
     logprobs=False,
-    unsupported={"typical_p": 0.5, "logit_bias": {3: 1.0}, "priority": 1},
     unknown_option="cash_size",
     differ=1,
 )

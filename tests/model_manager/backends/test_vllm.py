@@ -33,7 +33,6 @@ CASE = Case(
     "vllm",
     settings={"dtype": "float32", "max_num_seqs": 16, "backend_options": {"enforce_eager": True}},
     constraints=("regex", "json_schema", "json", "choice", "grammar"),
-    unsupported={"typical_p": 0.5},
     differ=1,
 )
 
