@@ -72,6 +72,7 @@ def load(config: ModelConfig, folder: Path) -> Engine:
     _check_device(config, current_platform.device_type)
     _meet_in_memory()
     _check_grammars_once()
+    _keep_headers_out_of_the_temporary_folder()
     if config.max_loras and current_platform.device_type == "cpu":
         _leave_rows_without_adapter_alone()
     names = [field.name for field in dataclasses.fields(EngineArgs)]
@@ -117,6 +118,20 @@ def _meet_in_memory() -> None:
     from vllm.v1.executor import uniproc_executor
 
     _replace(uniproc_executor, "get_file_store_init_method", lambda: f"file:///proc/self/fd/{os.memfd_create('vllm')}")
+
+
+def _keep_headers_out_of_the_temporary_folder() -> None:
+    """The headers of kernels for a CPU are compiled once, as for the first row with log-probabilities, and torch keeps
+    them in the temporary folder even where TORCHINDUCTOR_CACHE_DIR names another one for the kernels. Other versions of
+    torch may do neither.
+    """
+    from torch._inductor import codecache
+
+    if place := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        headers = f"{place}/precompiled_headers"
+        for name, folder in (("_HEADER_DIR", headers), ("_HEADER_LOCK_DIR", f"{headers}/locks")):
+            if hasattr(codecache, name):
+                setattr(codecache, name, folder)
 
 
 def _check_grammars_once() -> None:
