@@ -1,12 +1,14 @@
 """Finds this machine's manager, and starts one if there is none: the process that gets the lock starts it, others wait.
 
 The lock's descriptor is passed to the new manager, which holds the lock until it ends. There is no pid file or other
-record of the manager, so none can be stale.
+record of the manager, so none can be stale. A manager that stands still before it listens is killed by the process that
+started it, and fenced by others if that process is gone. A slow one is waited for: it computes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -19,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from ..wire.config import ManagerConfig
-from ..wire.errors import ManagerUnavailable, MillraceError, signal_name
+from ..wire.errors import ManagerUnavailable, MillraceError, counted, signal_name
 from ..wire.messages import GetStatus, ManagerToClient, Status
 from ..wire.runtime import RuntimeDir
 from ..wire.transport import Connection
@@ -29,8 +31,12 @@ MANAGER_COMMAND = ("-P", "-m", "millrace.model_manager.manager.process")
 """Arguments of the Python interpreter; -P keeps the current folder's files from standing in for modules."""
 START_WITHIN = 60.0
 """Seconds for a manager to be there, on a machine that may be very busy."""
+_STANDS_STILL = 30.0
+"""Seconds without CPU time of a manager that does not listen yet: the process that started it kills it then."""
+_FENCED_AFTER = 50.0
+"""Seconds for the lock's holder to listen, before another process fences it: the one that started it is gone, too."""
 _STARTS = 5
-"""Managers that one client starts, at most, where each is killed while it starts."""
+"""Managers that one client starts, at most, where each is killed while it starts, or stands still."""
 _END_WITHIN = 15.0
 """Seconds for a manager that nobody needs to end, before it is killed."""
 _POLL = 0.02
@@ -39,6 +45,7 @@ _SIGKILL_MEANS = (
     ", which mostly means that the machine or its container ran out of memory (`dmesg` shows it): give it more, or run"
     " less beside it"
 )
+_log = logging.getLogger(__name__)
 
 
 class Election:
@@ -61,6 +68,8 @@ class Election:
         """The manager that it has started last."""
         self._holder: bytes | None = None
         """What names the manager that it has connected to last."""
+        self._silent = 0
+        """Managers that it started in the last search for one, and that stood still."""
         self._preparing = threading.Thread(target=self._prepare, name="millrace-start", daemon=True)
         self._abandoned = threading.Event()
 
@@ -102,22 +111,27 @@ class Election:
         or once `give_up` is set; ConfigError if the folder is not safe.
         """
         deadline = time.monotonic() + within
-        killed = 0
+        killed, self._silent, silence = 0, 0, _Silence()
         while not give_up.is_set() and time.monotonic() < deadline:
             self._runtime.prepare()
             self._holder = self._runtime.holder()
             sock = self._runtime.connect()
             if sock is not None:
                 return Connection(sock, ManagerToClient)
+            if silence.of(self._holder) > _FENCED_AFTER:
+                self.fence()
             status = self._stand(give_up, deadline)
             if status is not None:
                 killed += 1
                 self._check_end(status, killed)
             give_up.wait(_POLL)
-        raise ManagerUnavailable(f"no manager answers in {self._runtime.path}{self._last_words()}")
+        how = f"no manager answers in {self._runtime.path}"
+        if self._silent:
+            how += f" ({counted(self._silent, 'manager')} started and killed, as each stood still)"
+        raise ManagerUnavailable(how + self._last_words())
 
     def fence(self) -> None:
-        """Let another manager begin beside the one connected to last: it is silent, and cannot be killed from here."""
+        """Let another manager begin beside the one that was met last: it is silent, and cannot be killed from here."""
         self._runtime.fence(self._holder)
 
     def _stand(self, give_up: threading.Event, deadline: float) -> int | None:
@@ -132,18 +146,41 @@ class Election:
             manager = self._manager = self._start(lock)
         finally:
             os.close(lock)  # the manager has it now
-        while not self._listens() and not give_up.is_set() and time.monotonic() < deadline:
-            if (status := manager.poll()) is not None:
-                return status
+        if self._stands_still(manager, give_up, deadline):
+            return self._end_silent(manager)
+        if manager.returncode is None:
+            threading.Thread(target=manager.wait, name="millrace-manager-reaper", daemon=True).start()
+        return manager.returncode
+
+    def _stands_still(self, manager: subprocess.Popen[bytes], give_up: threading.Event, deadline: float) -> bool:
+        """Wait until it listens, or has ended, or nobody waits any more; True if it stands still before that."""
+        used, since = -1, time.monotonic()
+        while manager.poll() is None and not self._listens() and not give_up.is_set() and time.monotonic() < deadline:
+            if (now_used := _cpu_ticks(manager.pid)) != used:
+                used, since = now_used, time.monotonic()
+            if time.monotonic() - since > _STANDS_STILL:
+                return True
             time.sleep(_POLL)
-        threading.Thread(target=manager.wait, name="millrace-manager-reaper", daemon=True).start()
-        return None
+        return False
+
+    def _end_silent(self, manager: subprocess.Popen[bytes]) -> int:
+        """Kill a manager that is stopped (SIGSTOP) or waits for a disk; its status then."""
+        self._silent += 1
+        _log.warning("kills the manager %d, which stood still before it listened, and starts another", manager.pid)
+        manager.kill()
+        try:
+            return manager.wait(_END_WITHIN)
+        except subprocess.TimeoutExpired:  # the disk has not answered yet
+            self._runtime.fence(self._runtime.holder())
+            return -signal.SIGKILL
 
     def _check_end(self, status: int, killed: int) -> None:
         """Raises ManagerUnavailable unless another start may help: this manager was killed, and few were before."""
         if status < 0 and killed < _STARTS:
             return
-        if status < 0:
+        if self._silent == killed:
+            how = f"the manager stood still at each of {killed} starts, and was killed"
+        elif status < 0:
             means = _SIGKILL_MEANS if status == -signal.SIGKILL else ""
             how = f"the manager was killed by {signal_name(-status)} at each of {killed} starts{means}"
         else:
@@ -160,11 +197,9 @@ class Election:
         return True
 
     def _start(self, lock: int) -> subprocess.Popen[bytes]:
-        self._runtime.socket.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         settings = ("--settings", msgspec.json.encode(self._settings).decode(), *self._forks_soon)
         place = ("--runtime", str(self._runtime.path), "--lock-fd", str(lock), "--starter", str(os.getpid()))
-        log = os.open(self._runtime.log, flags, 0o600)
+        log = self._runtime.make_room()
         try:
             return subprocess.Popen(
                 [*self._interpreter(), *place, *settings],
@@ -192,6 +227,29 @@ class Election:
         except OSError:
             return ""
         return f": {lines[-1]}" if lines else ""
+
+
+class _Silence:
+    """How long the lock has one holder, who does not listen."""
+
+    def __init__(self) -> None:
+        self._holder: bytes | None = None
+        self._since = 0.0
+
+    def of(self, holder: bytes | None) -> float:
+        """Seconds that it has been this holder, as far as was looked; 0 if it is none."""
+        if not holder or holder != self._holder:
+            self._holder, self._since = holder, time.monotonic()
+        return time.monotonic() - self._since
+
+
+def _cpu_ticks(pid: int) -> int:
+    """CPU time of a process so far, in hundredths of a second; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def module_path() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -17,14 +18,21 @@ from ..wire.transport import Connection, ConnectionLost
 ANSWER_WITHIN = 5.0
 """Seconds."""
 
+
+class Ending(ManagerUnavailable):
+    """The manager says that it is ending, or closes the connection."""
+
+
 _Reply = TypeVar("_Reply", bound=Message)
 
 
 def ask(place: ManagerPlace, question: Message, answer: type[_Reply], within: float | None = None) -> _Reply | None:
     """What the manager answers; None if none runs on this machine. Raises ManagerUnavailable if it does not answer
-    within so many seconds, by default ANSWER_WITHIN.
+    within so many seconds, by default ANSWER_WITHIN; Ending if it is about to end.
     """
-    with _observing(place, ANSWER_WITHIN if within is None else within) as connection:
+    within = ANSWER_WITHIN if within is None else within
+    deadline = time.monotonic() + within
+    with _observing(place, within) as connection:
         if connection is None:
             return None
         try:
@@ -33,13 +41,15 @@ def ask(place: ManagerPlace, question: Message, answer: type[_Reply], within: fl
             while True:
                 match connection.receive():
                     case Refused(error):
-                        raise ManagerUnavailable(error.message)
+                        is_ending = isinstance(error.exception(), ManagerUnavailable)
+                        raise (Ending if is_ending else ManagerUnavailable)(error.message)
                     case message if isinstance(message, answer):
                         return message
                     case _:
                         pass
         except ConnectionLost as error:
-            raise ManagerUnavailable(f"the manager {where(place)} does not answer: {error}") from None
+            lost = Ending if time.monotonic() < deadline else ManagerUnavailable
+            raise lost(f"the manager {where(place)} does not answer: {error}") from None
 
 
 def where(place: ManagerPlace) -> str:

@@ -34,6 +34,8 @@ from .fork_server_process import ForkServerProcess
 from .launching import ENGINE_COMMAND
 from .server import ManagerServer
 
+_log = logging.getLogger(__name__)
+
 
 def run(arguments: Sequence[str], engine_command: Sequence[str] | None, fork_server: ForkServerProcess | None) -> None:
     """Run until nobody needs the manager, or a signal comes; `fork_server`: what forks engines, if it has started."""
@@ -60,6 +62,9 @@ def _run_here(runtime: RuntimeDir, lock: int, serve: Callable[..., ManagerServer
 
 
 async def _serve(runtime: RuntimeDir, serve: Callable[..., ManagerServer], is_fenced: Callable[[], bool]) -> None:
+    if is_fenced():  # it stood still for long before it came here: the socket is another's
+        _log.warning("ends before it listens: another manager has its place, as it stood still")
+        return
     server = serve(is_fenced=is_fenced)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.end)
     with runtime.listen() as sock:

@@ -1,8 +1,8 @@
 """The folder in which a machine's processes find their one manager: its lock, its socket and its log.
 
 Whoever holds the lock is the manager, or is starting it; the kernel frees it however that process ends. A holder that
-stands still, and that nobody here can kill, is fenced: its lock file goes, and the next holder has a new one. Knows
-nothing of what is said over the socket.
+stands still, and that nobody here can kill, is fenced: its lock file says so and goes, and the next holder has a new
+one. Knows nothing of what is said over the socket.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .job_progress import sweep_jobs
 
 _LONGEST_ADDRESS = 100
 """Bytes; the kernel takes 107 for a Unix socket's address."""
+_FENCED = b"fenced"
+"""What the lock file of a fenced holder says to it; as no name of a path has it any more."""
 _CHANGED_WITHIN = 200
 """Hundredths of a second that one waits for another who changes the folder."""
 BACKLOG = 1024
@@ -70,11 +72,15 @@ class RuntimeDir:
         return True
 
     def try_lock(self) -> int | None:
-        """A descriptor that holds the lock, or None when someone else does or the folder went away meanwhile."""
+        """A descriptor that holds the lock, or None when someone else does or the folder went away meanwhile. Raises
+        ConfigError if something else has the lock's name.
+        """
         try:
             fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self._unusable(self.lock, error) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_lock(fd):
@@ -85,6 +91,31 @@ class RuntimeDir:
         os.close(fd)
         return None
 
+    def make_room(self) -> int:
+        """Remove the socket of a manager before, and empty its log: a descriptor of the log, for the manager to come.
+        Only the lock's holder may call this. Raises ConfigError if something else has the name of one of the two.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        path = self.socket
+        try:
+            path.unlink(missing_ok=True)
+            path = self.log
+            return os.open(path, flags, 0o600)
+        except OSError as error:
+            raise self._unusable(path, error) from None
+
+    def _unusable(self, path: Path, error: OSError) -> ConfigError:
+        """What is wrong with one of the folder's files."""
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
+        try:
+            kind = kinds.get(stat.S_IFMT(path.lstat().st_mode))
+        except OSError:
+            kind = None
+        found = (
+            f"takes a file of millrace's own, it is {kind}: remove it" if kind else f"cannot be used: {error.strerror}"
+        )
+        return ConfigError(f"MILLRACE_RUNTIME_DIR={self.path}: {path.name} {found}")
+
     def _is_lock(self, fd: int) -> bool:
         """A manager that ends removes the file before it lets go: what was locked may be no longer what others lock."""
         try:
@@ -93,9 +124,11 @@ class RuntimeDir:
             return False
 
     def is_fenced(self, fd: int) -> bool:
-        """Whether others lock another file than this one, which was the lock. One that is gone has no successor yet."""
+        """Whether this file, which was the lock, says so, or others lock another one. One that is gone has no successor
+        yet.
+        """
         try:
-            return not os.path.samestat(os.fstat(fd), self.lock.lstat())
+            return os.pread(fd, len(_FENCED), 0) == _FENCED or not os.path.samestat(os.fstat(fd), self.lock.lstat())
         except OSError:  # also what a file system answers that fails for a while
             return False
 
@@ -107,11 +140,12 @@ class RuntimeDir:
             return None
 
     def fence(self, holder: bytes | None) -> None:
-        """Let another manager begin beside this holder, which stands still: when it goes on, it sees that others lock
-        another file, and ends. Does nothing if it is not the holder any more, or if the folder cannot be changed.
+        """Let another manager begin beside this holder, which stands still: when it goes on, it sees that it is fenced,
+        and ends. Does nothing if it is not the holder any more, or if the folder cannot be changed.
         """
         with contextlib.suppress(OSError), self._changing():
             if holder and self.holder() == holder:
+                self.lock.write_bytes(_FENCED)
                 for path in (self.socket, self.lock):
                     path.unlink(missing_ok=True)
 

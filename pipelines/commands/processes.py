@@ -11,12 +11,13 @@ from math import ceil
 
 import msgspec
 
-from millrace.model_manager.client.status import read_status, stop_models, sweep
+from millrace.model_manager.client.status import end_manager, read_status, stop_models, sweep
 from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.errors import ConfigError, counted
+from millrace.model_manager.wire.manager_place import ManagerPlace
 from millrace.model_manager.wire.messages import Status
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.status import ModelStatus
-from millrace.model_manager.wire.tcp import TcpManager
 
 from ..edge import at_the_edge
 from ..flags.parser import FlagParser
@@ -66,13 +67,22 @@ def _ps(flags: argparse.Namespace) -> int:
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
-        lines = status_lines(status) if status else ["nothing is running"]
+        lines = status_lines(status) if status else [_nothing(place)]
         print(harmless("\n".join(_wrapped(lines))) if sys.stdout.isatty() else "\n".join(lines))
     return 0
 
 
+def _nothing(place: ManagerPlace) -> str:
+    """What runs where no manager listens."""
+    is_held = isinstance(place, RuntimeDir) and place.lock.exists()
+    return "a manager is starting" if is_held else "nothing is running"
+
+
 def _stop(flags: argparse.Namespace) -> int:
     place = place_of(flags)
+    if flags.model is None and isinstance(place, RuntimeDir):
+        print(_stopped_here(place))
+        return 0
     status = read_status(place)
     if status is None:
         sweep(place)
@@ -86,9 +96,22 @@ def _stop(flags: argparse.Namespace) -> int:
             raise ConfigError(f"no model {flags.model!r} is running (running: {loaded})")
     for key in keys:
         stop_models(place, key)
-    all_stopped = f"every model of {place}, which stays" if isinstance(place, TcpManager) else "everything"
-    print("stopped " + (flags.model or all_stopped))
+    print("stopped " + (flags.model or f"every model of {place}, which stays"))
     return 0
+
+
+def _stopped_here(folder: RuntimeDir) -> str:
+    """End all that runs on this machine, and say how."""
+    ended = end_manager(folder)
+    if ended.by == "fence":
+        return (
+            f"the manager in {folder.path} does not answer and cannot be killed from here, so it is fenced: the next"
+            " job starts another. It ends when it goes on; until then it and its engines keep their memory, and ending"
+            " its container frees it"
+        )
+    if ended.by == "kill":
+        return "stopped everything; the manager did not answer and was killed"
+    return "nothing is running" if ended.status is None else "stopped everything"
 
 
 def status_lines(status: Status) -> Iterator[str]:

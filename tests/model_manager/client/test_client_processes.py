@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
-from millrace.model_manager.client.status import read_status, stop_models
-from millrace.model_manager.wire.errors import ConfigError, ModelNotFound
+from millrace.model_manager.client import observing, status
+from millrace.model_manager.client.election import Election
+from millrace.model_manager.client.status import end_manager, read_status, stop_models
+from millrace.model_manager.wire.errors import ConfigError, ManagerUnavailable, ModelNotFound
+from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
-from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine, kill, results
+from millrace.pipelines.commands.processes import ps, stop
+from tests.model_manager.manager.machine import MANAGER, PATIENCE, SETTINGS, Machine, kill, results
 from tests.model_manager.manager.stand_in_engine import ANSWER
 from tests.waiting import eventually
 
@@ -49,10 +58,110 @@ def test_status_shows_processes_models_and_is_none_without_a_manager(machine: Ma
     assert read_status(machine.runtime) is None
     assert not machine.runtime.exists()
     machine.open()
-    status = machine.status()
-    roles = {process.role: process.pid for process in status.processes}
-    assert roles == {"manager": status.pid, "engine": machine.engine_pid(), "client": os.getpid()}
+    found = machine.status()
+    roles = {process.role: process.pid for process in found.processes}
+    assert roles == {"manager": found.pid, "engine": machine.engine_pid(), "client": os.getpid()}
     assert machine.model_status().state == "ready"
+
+
+@pytest.fixture
+def stands_still(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The process id of a manager that is stopped, and whose answer nobody waits long for."""
+    machine.open(SETTINGS.parse({"linger": 600.0})).close()
+    manager = machine.status().pid
+    kill(manager, signal.SIGSTOP)
+    monkeypatch.setattr(observing, "ANSWER_WITHIN", 0.5)
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(machine.runtime))
+    return manager
+
+
+@pytest.mark.usefixtures("stands_still")
+def test_stop_kills_a_manager_that_stands_still_and_says_so(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stop([]) == 0
+    assert capsys.readouterr().out == "stopped everything; the manager did not answer and was killed\n"
+    assert not machine.runtime.exists()
+    machine.wait_until_gone()
+    assert stop([]) == 0
+    assert capsys.readouterr().out == "nothing is running\n"
+
+
+def test_stop_fences_a_manager_that_stands_still_in_another_container_and_says_so(
+    machine: Machine, stands_still: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "peer_pid_uid", lambda _sock: (0, os.getuid()))
+        assert stop([]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"the manager in {machine.runtime} does not answer and cannot be killed from here, so it is")
+    assert not machine.runtime.exists(), "the next job starts another"
+    assert stands_still in [each.pid for each in machine.processes()]
+    with machine.open(SETTINGS.parse({"linger": 600.0})):
+        successor = machine.status().pid
+        kill(stands_still, signal.SIGCONT)
+        eventually(lambda: stands_still not in [each.pid for each in machine.processes()], "the end of the fenced one")
+        assert machine.status().pid == successor
+    stop_models(machine.runtime)
+
+
+def test_a_fenced_manager_without_a_successor_ends_too_when_it_goes_on(
+    machine: Machine, stands_still: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "peer_pid_uid", lambda _sock: (0, os.getuid()))
+        assert end_manager(RuntimeDir(machine.runtime)) == (None, "fence")
+    kill(stands_still, signal.SIGCONT)
+    machine.wait_until_gone()
+
+
+def test_stop_fences_a_manager_that_does_not_listen(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(status, "_END_WITHIN", 0.2)
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(machine.runtime))
+    runtime = RuntimeDir(machine.runtime)
+    runtime.prepare()
+    lock = runtime.try_lock()
+    assert lock is not None
+    assert ps([]) == 0
+    assert capsys.readouterr().out == "a manager is starting\n"
+    assert end_manager(runtime) == (None, "fence")
+    assert not runtime.path.exists()
+    assert runtime.is_fenced(lock), "it ends before it listens"
+    os.close(lock)
+
+
+def test_stop_waits_for_a_manager_that_starts_and_many_may_stop_it_at_once(machine: Machine) -> None:
+    runtime = RuntimeDir(machine.runtime)
+    with ThreadPoolExecutor(5) as beside:
+        starting = beside.submit(Election(runtime, SETTINGS.parse({"linger": 600.0}), MANAGER).connect, Event())
+        eventually(runtime.lock.exists, "a manager that starts")
+        stops = [beside.submit(end_manager, runtime) for _ in range(4)]
+        ended = [stop.result(PATIENCE) for stop in stops]
+        with contextlib.suppress(ManagerUnavailable):  # it ended before this client saw it
+            starting.result(PATIENCE).close()
+    assert {each.by for each in ended} == {"itself"}
+    assert any(each.status for each in ended)
+    end_manager(runtime)
+
+
+def test_stop_leaves_the_manager_that_a_job_starts_meanwhile(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.open(SETTINGS.parse({"linger": 600.0})).close()
+    runtime, asked = RuntimeDir(machine.runtime), status._status
+    first = runtime.holder()
+
+    def succeeded(*asked_for: Any) -> Any:
+        answer = asked(*asked_for)
+        machine.wait_until_gone()
+        machine.open(SETTINGS.parse({"linger": 600.0})).close()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "_status", succeeded)
+        assert end_manager(runtime).by == "itself"
+    assert runtime.holder() not in (first, None)
+    end_manager(runtime)
 
 
 def test_a_model_that_is_not_there_fails_before_anything_is_started(machine: Machine) -> None:

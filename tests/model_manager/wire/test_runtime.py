@@ -93,7 +93,7 @@ def test_a_fenced_holder_removes_nothing_of_the_next_one(runtime: RuntimeDir) ->
     fenced, name = runtime.try_lock(), runtime.holder()
     assert fenced is not None
     runtime.fence(name)
-    assert not runtime.is_fenced(fenced), "nobody has its place yet"
+    assert runtime.is_fenced(fenced), "though nobody has its place yet"
     holder = runtime.try_lock()
     assert holder is not None
     assert runtime.is_fenced(fenced)
@@ -108,6 +108,18 @@ def test_a_fenced_holder_removes_nothing_of_the_next_one(runtime: RuntimeDir) ->
     runtime.fence(name)
     runtime.remove(holder)
     for fd in (fenced, holder):
+        os.close(fd)
+
+
+def test_a_holder_whose_file_was_removed_is_not_fenced_before_another_has_its_place(runtime: RuntimeDir) -> None:
+    held = runtime.try_lock()
+    assert held is not None
+    runtime.lock.unlink()
+    assert not runtime.is_fenced(held)
+    other = runtime.try_lock()
+    assert runtime.is_fenced(held)
+    for fd in (held, other):
+        assert fd is not None
         os.close(fd)
 
 
@@ -133,6 +145,22 @@ def test_nobody_waits_for_one_who_stands_still_while_he_changes_the_folder(runti
     assert runtime.holder() == name
     os.close(stands_still)
     os.close(held)
+
+
+def test_what_else_has_a_files_name_is_told_in_one_sentence(runtime: RuntimeDir) -> None:
+    runtime.lock.mkdir()
+    for use in (runtime.try_lock, runtime.sweep):
+        with pytest.raises(
+            ConfigError, match=r"manager.lock takes a file of millrace's own, it is a folder: remove it$"
+        ):
+            use()
+    runtime.lock.rmdir()
+    runtime.log.symlink_to("elsewhere")
+    with pytest.raises(ConfigError, match=f"^MILLRACE_RUNTIME_DIR={runtime.path}: manager.log takes .* is a link:"):
+        runtime.make_room()
+    runtime.socket.mkdir()
+    with pytest.raises(ConfigError, match=r"manager.sock takes .*, it is a folder"):
+        runtime.make_room()
 
 
 @pytest.mark.parametrize("depth", [1, 5])
