@@ -1,4 +1,8 @@
-"""Parquet → prompts and dead letters: row groups one by one, so that a damaged one costs its own rows alone."""
+"""Parquet → prompts and dead letters: row groups one by one, so that a damaged one costs its own rows alone.
+
+Memory is bounded by pages, not by row groups: a file on a disk is read in pieces, and a row group whose pages are too
+large is refused before they are decoded.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +18,97 @@ from millrace.model_manager.wire.errors import InvalidRequest
 from ..elements.completions import DeadLetter, Prompt
 from ..elements.prompt_rows import CONSTRAINTS, RowShape, check_row_types, given_id
 from ..files.input_files import is_damage
+from ..files.object_stores import is_local
 from .arrow_plain import Unconvertible, encoded, plain_rows
 from .file_ranges import FileRange
-from .row_letters import SHOWN, UnreadableRow, check_column_names, file_letter, letter, prompt_or_letter
+from .parquet_pages import largest_pages
+from .row_letters import SHOWN, UnreadableFile, UnreadableRow, check_column_names, file_letter, letter, prompt_or_letter
 from .row_places import ROW_MARK
 
 _BATCH = 16
-"""Rows that are decoded at a time: few, because one value may have megabytes."""
-_CONVERTED_BYTES = 2**20
-"""Rows of a larger batch are converted one by one."""
+"""Rows that are decoded at a time, at most: few, because one value may have megabytes."""
+_BATCH_BYTES = 2**20
+"""Of a row group whose rows are large on average, a batch has about as many bytes, or one row. Rows of a larger batch
+are converted one by one.
+"""
+_PAGES = 32
+"""Pages that are decoded at a time, one of each column, may have as many times `max_row_bytes` together, …"""
+_PAGES_BYTES = 512 * 2**20
+"""… and so much in any case: pages of 1 MiB are common, and so are tables of hundreds of columns."""
+_PIECE = 2**20
+"""Bytes of a column that are read from a disk at a time."""
+_STORE_PIECE = 16 * 2**20
+"""The same of an object store, whose readers fetch as many."""
 
 
 def read_parquet(stream: BinaryIO, part: FileRange, shape: RowShape, limit: int) -> Iterator[Prompt | DeadLetter]:
     """All rows of the range's row groups. Raises UnreadableFile where two columns have one name."""
-    file = pq.ParquetFile(stream)
-    check_column_names(file.schema_arrow.names)
+    footer = pq.ParquetFile(stream)
+    check_column_names(footer.schema_arrow.names)
     first = part.first_row + 1
-    for group in range(file.metadata.num_row_groups)[part.start : part.stop]:
-        last = first + file.metadata.row_group(group).num_rows - 1
-        yield from _read_group(file, group, range(first, last + 1), part.path, shape, limit)
+    for group in range(footer.metadata.num_row_groups)[part.start : part.stop]:
+        last = first + footer.metadata.row_group(group).num_rows - 1
+        yield from _read_group(stream, footer, group, range(first, last + 1), part.path, shape, limit)
         first = last + 1
 
 
 def _read_group(
-    file: pq.ParquetFile, group: int, numbers: range, path: str, shape: RowShape, limit: int
+    stream: BinaryIO, footer: pq.ParquetFile, group: int, numbers: range, path: str, shape: RowShape, limit: int
 ) -> Iterator[Prompt | DeadLetter]:
     """The rows of one row group, which have these numbers in the file."""
     number = numbers.start
     try:
-        for batch in file.iter_batches(batch_size=_BATCH, row_groups=[group]):
+        _check_pages(stream, footer.metadata, group, limit)
+        for batch in _batches(stream, footer.metadata, group, path, limit):
             for row in _rows(batch):
                 yield _row(row, shape, f"{path}{ROW_MARK}{number}", limit)
                 number += 1
     except Exception as error:
-        if not is_damage(error):
+        if not (isinstance(error, UnreadableFile) or is_damage(error)):
             raise
-        groups = f"row group {group + 1} of {file.metadata.num_row_groups}"
+        groups = f"row group {group + 1} of {footer.metadata.num_row_groups}"
         missing = f"rows {number} to {numbers.stop - 1} are missing, the rows of other row groups are read"
-        yield file_letter(path, f"{groups}: {_fault(error, file.schema_arrow)}; {missing}")
+        yield file_letter(path, f"{groups}: {_fault(error, footer.schema_arrow)}; {missing}")
+
+
+def _check_pages(stream: BinaryIO, metadata: pq.FileMetaData, group: int, limit: int) -> None:
+    """Raises UnreadableFile where decoding takes more memory than rows of `limit` bytes may take."""
+    most = _pages_bytes(limit)
+    held, largest = largest_pages(stream, metadata, group, most)
+    if held <= most:
+        return
+    rows = metadata.row_group(group)
+    values = max(limit * rows.num_rows // _row_group_bytes(rows), 1)
+    raise UnreadableFile(
+        f"the largest pages of its columns have {held:,} bytes together (column `{largest.column}`: {largest.size:,}),"
+        f" and max_row_bytes={limit} takes {most:,}, as a page is decoded whole: write the file with smaller pages"
+        f" (pyarrow: write_batch_size={min(values, 1024)}) or without the column, or raise max_row_bytes of ReadPrompts"
+    )
+
+
+def _batches(
+    stream: BinaryIO, metadata: pq.FileMetaData, group: int, path: str, limit: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, a few at a time. An object store's columns are fetched together if that is not much."""
+    rows = metadata.row_group(group)
+    together = not is_local(path) and _row_group_bytes(rows) <= _pages_bytes(limit)
+    of_store = max(min(_STORE_PIECE, _pages_bytes(limit) // max(rows.num_columns, 1)), _PIECE)
+    piece = _PIECE if is_local(path) else of_store
+    file = pq.ParquetFile(stream, metadata=metadata, pre_buffer=together, buffer_size=0 if together else piece)
+    of_size = max(_BATCH_BYTES * rows.num_rows // _row_group_bytes(rows), 1)
+    yield from file.iter_batches(min(of_size, _BATCH), row_groups=[group], use_threads=False)
+
+
+def _pages_bytes(limit: int) -> int:
+    return max(_PAGES * limit, _PAGES_BYTES)
+
+
+def _row_group_bytes(group: pq.RowGroupMetaData) -> int:
+    return max(int(group.total_byte_size), 1)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    if batch.get_total_buffer_size() <= _CONVERTED_BYTES:
+    if batch.get_total_buffer_size() <= _BATCH_BYTES:
         yield from plain_rows(batch)
         return
     for row in range(batch.num_rows):
@@ -64,6 +117,8 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 def _fault(error: Exception, schema: pa.Schema) -> str:
     said = str(error)
+    if isinstance(error, UnreadableFile):
+        return said
     if "Expected all lists to be of size" in said:
         names = ", ".join(f"`{field.name}`" for field in schema if "fixed_size_list" in str(field.type))
         return f"a null in a list of fixed size ({names}) is not supported: write the column as a plain list"

@@ -18,7 +18,8 @@ format (openai_rows.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
@@ -102,6 +103,8 @@ CLASSIFIED_SCHEMA = pa.schema(
     ]
 )
 _ROWS_A_GROUP = 10_000
+_BYTES_A_GROUP = 64 * 2**20
+"""Of JSON. A row group of Parquet ends with the row that reaches either, and its pages with it."""
 
 
 def json_line(element: Completion | Result | DeadLetter, *, openai: bool = True) -> bytes:
@@ -202,8 +205,8 @@ def write_rows(lines: Iterable[bytes], stream: BinaryIO, path: str, schema: pa.S
 
 def write_parquet(lines: Iterable[bytes], stream: BinaryIO, schema: pa.Schema | None = None) -> int:
     """Write rows as write_rows does, to a Parquet file."""
-    rows = (_parquet_row(msgspec.json.decode(line)) for line in lines)
-    groups = _groups(rows if schema is None else (arrow_row(line, schema) for line in lines))
+    as_row = _parquet_row if schema is None else partial(arrow_row, schema=schema)
+    groups = _groups(lines, as_row)
     first = next(groups, [])
     schema = schema or (_schema_of(first[0]) if first else PARQUET_SCHEMA)
     count = 0
@@ -219,7 +222,8 @@ def _schema_of(row: dict[str, Any]) -> pa.Schema:
     return next((schema for name, schema in of_fields.items() if name in row), PARQUET_SCHEMA)
 
 
-def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
+def _parquet_row(line: bytes) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.json.decode(line)
     row["columns"] = msgspec.json.encode(row["columns"]).decode()
     if "probabilities" in row:
         row["probabilities"] = list(row["probabilities"].items())
@@ -231,12 +235,14 @@ def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _groups(lines: Iterable[bytes], as_row: Callable[[bytes], dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     group: list[dict[str, Any]] = []
-    for row in rows:
-        group.append(row)
-        if len(group) == _ROWS_A_GROUP:
+    size = 0
+    for line in lines:
+        group.append(as_row(line))
+        size += len(line)
+        if len(group) == _ROWS_A_GROUP or size >= _BYTES_A_GROUP:
             yield group
-            group = []
+            group, size = [], 0
     if group:
         yield group

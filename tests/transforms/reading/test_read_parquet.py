@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import io
+import os
 import tracemalloc
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.transforms.elements.completions import DeadLetter, Prompt
+from millrace.transforms.elements.prompt_rows import RowShape
+from millrace.transforms.reading import read_parquet
 from millrace.transforms.reading.arrow_plain import Unconvertible, plain_rows
 from millrace.transforms.reading.count import count_rows
+from millrace.transforms.reading.file_ranges import FileRange
 from tests.transforms.reading.rows_read import one_by_one, read, reasons, texts
 
 YEAR_10000 = 253_402_300_800
@@ -198,3 +206,163 @@ def test_rows_of_megabytes_are_in_memory_a_few_at_a_time(tmp_path: Path) -> None
         assert tracemalloc.get_traced_memory()[1] < 16 * size
     finally:
         tracemalloc.stop()
+
+
+LIMIT = 10_000
+"""Bytes of a row, in what follows: 32 times as many may be decoded at a time."""
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pages are taken beside those that the limit takes."""
+    monkeypatch.setattr(read_parquet, "_PAGES_BYTES", 0)
+
+
+def wide(path: Path, sizes: list[int], **options: Any) -> None:
+    """A file with a prompt a row, and a column whose values differ and have these bytes."""
+    values = pa.array([os.urandom(size) for size in sizes])
+    pq.write_table(pa.table({"prompt": [f"p{n}" for n in range(len(sizes))], "c": values}), path, **options)
+
+
+@contextlib.contextmanager
+def counted_memory() -> Iterator[pa.MemoryPool]:
+    """Arrow's memory, whose peak counts from here on."""
+    before, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        yield counted
+    finally:
+        pa.set_memory_pool(before)
+
+
+WRITTEN: dict[str, dict[str, Any]] = {
+    "default": {},
+    "plain": {"use_dictionary": False},
+    "stored": {"compression": "none"},
+    "second version": {"data_page_version": "2.0", "compression": "zstd", "write_page_checksum": True},
+    "indexed": {"write_page_index": True, "compression": "gzip"},
+}
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_row_group_of_a_page_beyond_the_bound_is_refused_before_it_is_decoded(tmp_path: Path, written: str) -> None:
+    wide(tmp_path / "a.parquet", [5] * 100 + [5000] * 100 + [5] * 100, row_group_size=100, **WRITTEN[written])
+    with counted_memory() as pool:
+        rows = read(tmp_path / "a.parquet", limit=LIMIT)
+    assert texts(rows) == [*(f"p{n}" for n in range(100)), "UnreadableFile", *(f"p{n}" for n in range(200, 300))]
+    (reason,) = reasons(rows)
+    assert reason.startswith("row group 2 of 3: the largest pages of its columns have 50")
+    assert "(column `c`: 50" in reason
+    assert "max_row_bytes=10000 takes 320,000" in reason
+    assert "pyarrow: write_batch_size=1)" in reason
+    assert reason.endswith("; rows 101 to 200 are missing, the rows of other row groups are read")
+    assert pool.max_memory() < 500_000
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_the_same_rows_in_smaller_pages_are_read_in_pieces(tmp_path: Path, written: str) -> None:
+    size = 2**20
+    wide(tmp_path / "a.parquet", [size] * 40, write_batch_size=1, **WRITTEN[written] | {"use_dictionary": False})
+    with counted_memory() as pool:
+        rows = one_by_one(tmp_path / "a.parquet", limit=2 * size)
+        assert sum(isinstance(row, Prompt) for row in rows) == 40
+        assert pool.max_memory() < 12 * size
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_row_group_larger_than_the_bound_whose_pages_are_small_is_read(tmp_path: Path) -> None:
+    wide(tmp_path / "a.parquet", [100] * 20_000, data_page_size=1000, use_dictionary=False)
+    assert len(texts(read(tmp_path / "a.parquet", limit=LIMIT))) == 20_000
+    wide(tmp_path / "a.parquet", [100] * 20_000)
+    assert texts(read(tmp_path / "a.parquet", limit=LIMIT)) == ["UnreadableFile"]
+    assert texts(read(tmp_path / "a.parquet", limit=20 * LIMIT))[-1] == "p19999"
+
+
+def test_a_low_limit_of_rows_refuses_no_file_of_usual_pages(tmp_path: Path) -> None:
+    wide(tmp_path / "a.parquet", [100] * 20_000)
+    assert texts(read(tmp_path / "a.parquet", limit=LIMIT))[-1] == "p19999"
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_page_header_that_is_none_is_left_to_who_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for noise in (b"\xff" * 64, bytes(64), b"\x18" + b"\xff" * 9 + b"\x7f", b"\x1c" * 64, b"\x15" + b"\xff" * 8):
+        wide(path, [5000] * 100, compression="none")
+        begin = pq.ParquetFile(path).metadata.row_group(0).column(1).dictionary_page_offset
+        data = bytearray(path.read_bytes())
+        data[begin : begin + len(noise)] = noise
+        path.write_bytes(data)
+        assert texts(rows := read(path, limit=LIMIT)) == ["UnreadableFile"]
+        assert "rows 1 to 100 are missing" in reasons(rows)[0]
+
+
+def encrypt(path: Path, **how: Any) -> None:
+    """A file of 3 rows whose column `c` is encrypted."""
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[name-defined]
+        def wrap_key(self, key: bytes, _name: str) -> bytes:
+            return base64.b64encode(key)
+
+    table = pa.table({"prompt": ["a", "b", "c"], "c": ["d", "e", "f"]})
+    settings = encryption.EncryptionConfiguration(footer_key="k", column_keys={"c": ["c"]}, **how)
+    keys = encryption.CryptoFactory(lambda _connection: Keys())
+    properties = keys.file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+
+
+def test_a_file_with_an_encrypted_column_is_a_dead_letter_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    """Pyarrow aborts where one asks for the metadata of such a column."""
+    encrypt(tmp_path / "a.parquet", plaintext_footer=True)
+    rows = read(tmp_path / "a.parquet")
+    assert texts(rows) == ["UnreadableFile"]
+    assert "Cannot decrypt ColumnMetadata" in reasons(rows)[0]
+    encrypt(tmp_path / "a.parquet", plaintext_footer=False)
+    assert texts(read(tmp_path / "a.parquet")) == ["UnreadableFile"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_pages_of_nested_columns_count_and_row_groups_without_rows_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = pa.array([{"l": [{"v": os.urandom(2500).hex()}]} for _ in range(100)])
+    table = pa.table({"prompt": [f"p{n}" for n in range(100)], "s": values})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for part in (table.slice(0, 0), table.slice(0, 3), table.slice(0, 0), table):
+            writer.write_table(part)
+    rows = read(path, limit=LIMIT)
+    assert texts(rows) == ["p0", "p1", "p2", "UnreadableFile"]
+    assert "row group 4 of 4" in reasons(rows)[0]
+    assert "column `s.l.list.element.v`" in reasons(rows)[0]
+
+
+class OfAStore(io.BytesIO):
+    """What an object store's file is read from; counts the bytes."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.taken += len(data)
+        return data
+
+
+def test_a_row_group_in_a_bucket_is_fetched_once_unless_it_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide(tmp_path / "a.parquet", [100_000] * 100, use_dictionary=False, write_batch_size=1, data_page_size=1)
+    part = FileRange("gs://bucket/a.parquet", "parquet")
+
+    def fetched() -> int:
+        stream = OfAStore((tmp_path / "a.parquet").read_bytes())
+        rows = read_parquet.read_parquet(stream, part, RowShape(), 10**6)
+        assert sum(isinstance(row, Prompt) for row in rows) == 100
+        return stream.taken
+
+    size = (tmp_path / "a.parquet").stat().st_size
+    footer = 2**16
+    assert fetched() < size + 2 * footer
+    monkeypatch.setattr(read_parquet, "_PAGES_BYTES", 0)
+    monkeypatch.setattr(read_parquet, "_PAGES", 1)
+    assert fetched() < size + 3 * footer, "of each page only the header is read beforehand"

@@ -17,6 +17,7 @@ from millrace.model_manager.wire.logprobs import TokenLogprob, TopLogprob
 from millrace.model_manager.wire.request import FinishReason
 from millrace.model_manager.wire.timings import Timings
 from millrace.transforms.elements.completions import Choice, Completion, DeadLetter, Usage
+from millrace.transforms.writing import output_rows
 from millrace.transforms.writing.finalize import WrittenFile
 from millrace.transforms.writing.output_files import OutputFiles
 from millrace.transforms.writing.output_rows import PARQUET_SCHEMA
@@ -335,3 +336,13 @@ def test_a_template_that_runs_again_refuses_what_the_first_run_wrote(tmp_path: P
         p.run()
     assert first.read_text() == "of the first run"
     assert names(tmp_path) == [first.name]
+
+
+def test_a_row_group_of_parquet_ends_where_its_rows_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages hold any number of rows, and who reads them holds a page whole."""
+    monkeypatch.setattr(output_rows, "_BYTES_A_GROUP", 100_000)
+    lines = [output_rows.json_line(completion(str(n), text="t" * size)) for n, size in enumerate([60_000, 60_000, 5])]
+    with (tmp_path / "out.parquet").open("wb") as stream:
+        assert output_rows.write_parquet(lines, stream) == 3
+    metadata = pq.ParquetFile(tmp_path / "out.parquet").metadata
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 1]
