@@ -19,38 +19,12 @@ from millrace.model_manager.wire.manager_place import ADDRESS_VARIABLE, KEY_VARI
 from millrace.pipelines.commands.manager import manager_parser
 from millrace.pipelines.flags.job_options import parse
 from millrace.pipelines.runners.worker_pool import DEFAULT_ADDRESS
+from tests.deploy.manifests import FOLDER, ROOT, container, objects, pod, variables
 from tests.model_manager.backends.environments import made, named
 from tests.servers import flink_operator
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "deploy" / "kubernetes"
-FILES = sorted(FOLDER.glob("*.yaml"))
 PODS = ("DaemonSet", "Job", "FlinkDeployment")
 _VALIDATOR = "kubernetes_validate"
-
-
-def objects() -> dict[str, dict[str, Any]]:
-    """The objects of all files, by their kinds."""
-    return {each["kind"]: each for file in FILES for each in yaml.safe_load_all(file.read_text())}
-
-
-def pod(kind: str) -> dict[str, Any]:
-    """The pod that runs millrace."""
-    spec = objects()[kind]["spec"]
-    found: dict[str, Any] = (spec["taskManager"]["podTemplate"] if kind == "FlinkDeployment" else spec["template"])[
-        "spec"
-    ]
-    return found
-
-
-def container(kind: str) -> dict[str, Any]:
-    *_, found = pod(kind)["containers"]
-    assert isinstance(found, dict)
-    return found
-
-
-def variables(kind: str) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container(kind)["env"]}
 
 
 def test_the_manager_and_the_job_are_commands_that_there_are() -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.model_manager.wire.die_with_parent import with_this_process
 from tests.model_manager.manager.staying_manager import ROOT
 
 _TOOLS = ("unshare", "nsenter", "ip", "mount")
-_INSIDE = "mount -t tmpfs tmpfs /tmp && ip link set lo up && echo ready && exec sleep infinity"
+_INSIDE = "trap '' CHLD && mount -t tmpfs tmpfs /tmp && ip link set lo up && echo ready && exec sleep infinity"
+"""With that signal ignored the kernel reaps whom the first process adopts."""
 
 
 class Container:
@@ -40,7 +42,9 @@ class Container:
             "-c",
             _INSIDE,
         ]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._process = subprocess.Popen(
+            with_this_process(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert self._process.stdout is not None
         if (said := self._process.stdout.readline()) != "ready\n":
             self.end()
@@ -115,10 +119,16 @@ def containers_with_someone_between() -> Iterator[tuple[Container, Container, Ma
         yield here, there, man
 
 
+def skip_without_namespaces(*more_tools: str) -> None:
+    """Skip a test for which root, or a tool, is missing."""
+    missing = [tool for tool in (*_TOOLS, *more_tools) if shutil.which(tool) is None]
+    missing += ["root"] if os.geteuid() != 0 else []
+    if missing:
+        pytest.skip(f"missing for namespaces of the kernel: {', '.join(missing)}")
+
+
 def _begun(ends: ExitStack, *hosts: str) -> list[Container]:
-    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    if os.geteuid() != 0 or missing:
-        pytest.skip(f"takes root, and {', '.join(missing) or 'namespaces'}")
+    skip_without_namespaces()
     found = [Container(host) for host in hosts]
     for each in found:
         ends.callback(each.end)
