@@ -29,6 +29,9 @@ TOKENS = 16
 PACE = 0.1
 """Seconds of a step: all rows would take two minutes, two at a time on each node."""
 
+ENGINE, WORKER = "model_manager.engine.process", "sdk_worker"
+"""What is in the command lines of these processes."""
+
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
@@ -54,6 +57,7 @@ def test_a_job_over_pods_outlives_a_manager_a_whole_pod_and_a_cut_cable(shared: 
         one.manager.kill()
         one.start_manager(PACE)
         answers_more(job, one)
+        eventually(lambda: len(running(ENGINE, [one.manager.namespace])) == 1, "the end of the killed manager's engine")
 
         lost = [second.flink.namespace, second.workers.namespace]
         second.pod.end()
@@ -129,8 +133,8 @@ def nothing_is_left_of_the_job(cluster: FlinkPods, places: list[str]) -> None:
     """Of its processes, one worker may be: Flink forgets one whose start it cancels, until the task manager ends."""
     for node in cluster.nodes:
         node.stop_models()
-    eventually(lambda: not running("model_manager.engine", places), "the end of the engines")
-    eventually(lambda: len(running("sdk_worker", places)) <= 1, "the end of the workers")
+    eventually(lambda: not running(ENGINE, places), "the end of the engines")
+    eventually(lambda: len(running(WORKER, places)) <= 1, "the end of the workers")
 
 
 def running(mark: str, places: list[str]) -> list[str]:
