@@ -42,7 +42,7 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_a_job_over_pods_outlives_a_manager_a_whole_pod_and_a_cut_cable(shared: Path, tmp_path: Path) -> None:
+def test_a_job_over_pods_outlives_two_containers_a_whole_pod_and_a_cut_cable(shared: Path, tmp_path: Path) -> None:
     ask(shared)
     with flink_pods(shared, tmp_path) as (cluster, pods):
         one, two = cluster.nodes
@@ -58,6 +58,11 @@ def test_a_job_over_pods_outlives_a_manager_a_whole_pod_and_a_cut_cable(shared: 
         one.start_manager(PACE)
         answers_more(job, one)
         eventually(lambda: len(running(ENGINE, [one.manager.namespace])) == 1, "the end of the killed manager's engine")
+
+        first.workers.kill()
+        workers = one.start_workers(first.pod)
+        eventually(lambda: running(WORKER, [workers.namespace]), "a worker of the container that is there again")
+        answers_more(job, one)
 
         lost = [second.flink.namespace, second.workers.namespace]
         second.pod.end()
@@ -79,7 +84,7 @@ def test_a_job_over_pods_outlives_a_manager_a_whole_pod_and_a_cut_cable(shared: 
         eventually(lambda: job.poll() is not None, "the end of the job")
         assert job.poll() == 0, job.said[-5000:]
         are_complete(shared / "out")
-        places = [each.namespace for each in (first.flink, first.workers, third.flink, third.workers)]
+        places = [each.namespace for each in (first.flink, workers, third.flink, third.workers)]
         places += [node.manager.namespace for node in cluster.nodes]
         nothing_is_left_of_the_job(cluster, places)
     eventually(lambda: not commands(*places), "the end of all processes of all pods")

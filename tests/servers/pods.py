@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from millrace.model_manager.wire.die_with_parent import with_this_process
 from tests.model_manager.manager.containers import Container
+from tests.waiting import eventually
 
 _INSIDE = """mount --bind "$0" /etc/hosts && mount -t tmpfs tmpfs /tmp && hostname "$1" && shift && exec "$@" """
 _CLONE_NEWNET = 0x40000000
@@ -80,6 +81,9 @@ class PodContainer:
             self._process = subprocess.Popen(
                 with_this_process(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables
             )
+        self._first: int = eventually(self._last_child, f"the first process of {log.stem}")
+        self.namespace = _namespace(self._first)
+        """The namespace of its processes."""
 
     @property
     def said(self) -> str:
@@ -90,22 +94,21 @@ class PodContainer:
         """The command's exit status, once it has ended."""
         return self._process.poll()
 
-    @property
-    def namespace(self) -> str:
-        """The namespace of its processes."""
-        return _namespace(self._first)
-
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send the first process a signal. Returns once it has ended; does nothing where it has."""
         if self._process.poll() is None:
             os.kill(self._first, number)
             self._process.wait()
 
-    @property
-    def _first(self) -> int:
+    def _last_child(self) -> int | None:
+        """The first process, once it is there."""
+        assert self.poll() is None, self.said[-5000:]
         found = psutil.Process(self._process.pid)
         for _ in range(self._forks):
-            (found,) = found.children()
+            children = found.children()
+            if not children:
+                return None
+            (found,) = children
         return int(found.pid)
 
 
