@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,13 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(1800)]
 
-FILES = 16
-ROWS = 20
-"""Rows in each file."""
-TOKENS = 16
+FILES = 160
+ROWS = 4
+"""Rows in each file. A bundle is a file, and a checkpoint waits for bundles."""
+TOKENS = 8
 """Tokens in each completion."""
 PACE = 0.1
 """Seconds of a step: all rows would take two minutes, two at a time on each node."""
-
 ENGINE, WORKER = "model_manager.engine.process", "sdk_worker"
 """What is in the command lines of these processes."""
 
@@ -53,6 +52,7 @@ def test_a_job_over_pods_outlives_two_containers_a_whole_pod_and_a_cut_cable(sha
         job = run(cluster, shared)
         answers_more(job, one)
         answers_more(job, two)
+        has_checkpoint(job, shared)
 
         one.manager.kill()
         one.start_manager(PACE)
@@ -107,6 +107,8 @@ def run(cluster: FlinkPods, shared: Path) -> PodContainer:
         f"--max_tokens={TOKENS}",
         f"--min_tokens={TOKENS}",
         "--streaming",
+        "--max_bundle_size=1",
+        "--unaligned_checkpoint_enabled",  # else the first one waits for all files, which are queued before it
         "--checkpointing_interval=1000",
         "--checkpointing_mode=EXACTLY_ONCE",
         "--shutdown_sources_after_idle_ms=1000",  # else a job with checkpoints waits for ever at its end
@@ -121,7 +123,17 @@ def known(cluster: FlinkPods, *task_managers: TaskManager) -> bool:
 def answers_more(job: PodContainer, node: Node) -> None:
     """Wait until the node's manager has answered more of the job's rows."""
     before = node.finished()
-    eventually(lambda: job.poll() is not None or node.finished() > before + 1, f"rows of node {node.number}")
+    goes_on(job, lambda: node.finished() > before + 1, f"rows of node {node.number}")
+
+
+def has_checkpoint(job: PodContainer, shared: Path) -> None:
+    """Wait until the job has a checkpoint that is complete: what is struck from then on goes on from one."""
+    goes_on(job, lambda: any(shared.glob("checkpoints/*/chk-*/_metadata")), "a checkpoint")
+
+
+def goes_on(job: PodContainer, condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition, which comes about while the job runs."""
+    eventually(lambda: job.poll() is not None or condition(), what)
     assert job.poll() is None, f"it ended too soon for this test: {job.said[-5000:]}"
 
 
