@@ -146,7 +146,8 @@ class EngineProcess:
         limit: float = getattr(self._settings, setting)
         if heartbeat.in_step > limit:
             doing = "its step has run" if self._loaded else "it has been loading the model"
-            self.kill(f"{doing} for more than {setting} = {limit:g} s", load_failed=not self._loaded)
+            last = "" if self._loaded else self._last_line()
+            self.kill(f"{doing} for more than {setting} = {limit:g} s{last}", load_failed=not self._loaded)
 
     async def _watch(self) -> None:
         """Kill the engine when it has been silent for too long. Time in which the manager itself was held up is not
@@ -194,11 +195,15 @@ class EngineProcess:
             await asyncio.wait_for(asyncio.shield(stderr), 1.0)
         if self._killed is not None:
             return self._killed
-        last = f": {self._stderr[-1][:500]}" if self._stderr else ""
+        last = self._last_line()
         code = self._process.returncode or 0
         if code < 0:
             return Death(f"it was ended by {signal_name(-code)}{last}")
         return Death(f"it exited with code {code}{last}", load_failed=not self._loaded and code != LOAD_INTERRUPTED)
+
+    def _last_line(self) -> str:
+        """What it wrote last, behind a colon; empty if it wrote nothing."""
+        return f": {self._stderr[-1][:500]}" if self._stderr else ""
 
     async def _reap(self) -> None:
         while self._process.poll() is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from .endpoint_options import EndpointOptions
 from .errors import ConfigError
 from .server_presets import PRESETS, Preset
 
+_ROUTE = re.compile("/[!-~]*")
 _ITS_URLS = {False: "http://127.0.0.1", True: "grpc://127.0.0.1:1"}
 """What stands for the URL that the server gets when it starts, by whether requests go over gRPC."""
 
@@ -44,7 +46,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError(unknown(self.preset, PRESETS, what="preset"))
         if not self.preset and not self.command:
             raise ConfigError("command is missing: takes the arguments of a server, or preset names a kind of server")
-        check("health", self.health, not self.health or self.health.startswith("/"), "a route, such as /health")
+        check("health", self.health, not self.health or bool(_ROUTE.fullmatch(self.health)), "a route, such as /health")
         for name in ("port", "grpc_port"):
             check(name, getattr(self, name), 0 <= getattr(self, name) < 2**16, "0 (a free one) to 65535")
         both = self.port == self.grpc_port > 0

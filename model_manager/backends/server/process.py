@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import logging
+import math
 import os
 import shutil
 import signal
@@ -41,6 +42,8 @@ _NEVER_GOOD = dict.fromkeys((301, 302, 307, 308, 404, 405), "the option health n
     (401, 403), "the option key_env names the key that it takes, or the option health a route without one"
 )
 """Answers that no server gives while it starts, each with what to do about it."""
+_TOLD_AFTER = 5.0
+"""Seconds that a server lacks the same before that is logged."""
 _POLL = 0.2
 """Seconds between two questions to a server that starts."""
 
@@ -94,6 +97,7 @@ class ServerProcess:
         How long the server may take to load its model is the manager's setting `load_timeout`.
         """
         signs = SignsOfLife(self._guard.pid, hang_timeout)
+        lack, since = "", 0.0
         while True:
             if (status := self._guard.poll()) is not None:
                 raise self._early_end(status)
@@ -111,7 +115,19 @@ class ServerProcess:
                 return
             if answer in _NEVER_GOOD:
                 raise ModelLoadFailed(f"the server answers {answer} at {self._health}: {_NEVER_GOOD[answer]}")
+            if (lacks := self._lack(answer, is_silent=is_silent)) != lack:
+                lack, since = lacks, time.monotonic()
+            elif time.monotonic() - since > _TOLD_AFTER:
+                log.warning("waiting for the server: %s", lack)
+                since = math.inf
             time.sleep(_POLL)
+
+    def _lack(self, answer: int | None, *, is_silent: bool) -> str:
+        """What a server that starts lacks, for the log, whose last line is told if it takes too long."""
+        if answer is not None:
+            return f"{self._health} answers {answer}, and 200 is awaited"
+        what = "answers nothing" if is_silent else "takes no connection"
+        return f"127.0.0.1:{self._ports.http} {what}"
 
     def _early_end(self, status: int) -> Exception:
         """The error of a server that has ended before it was ready."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -308,6 +309,17 @@ def test_a_wrong_health_route_is_named(machine: Machine, tmp_path: Path) -> None
     expect_gone(*pids(tmp_path))
 
 
+def test_a_server_that_listens_elsewhere_is_given_up_with_the_port_that_is_asked(
+    machine: Machine, tmp_path: Path
+) -> None:
+    port, other = free_port(), free_port()
+    command = program(tmp_path).replace("{port}", str(other))
+    settings = msgspec.structs.replace(SETTINGS, load_timeout=8.0)
+    lacks = f"waiting for the server: 127.0.0.1:{port} takes no connection"
+    with pytest.raises(ModelLoadFailed, match=rf"load_timeout = 8 s: .*{re.escape(lacks)}"):
+        opened(machine, tmp_path, settings, command=command, port=port)
+
+
 def test_the_health_route_gets_the_key_too(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_KEY", "k-1234-ключ")
     expect_answers(opened(machine, tmp_path, key_env="STAND_IN_KEY", unhealthy_timeout=0.5, retries=0), ["row", "ill"])
@@ -338,6 +350,8 @@ def test_a_health_route_that_never_gets_good_is_named_at_once(tmp_path: Path, st
         ({"command": "run '{port}"}, "has an unclosed quote"),
         ({"preset": "vllm", "hang_timeout": 0}, "hang_timeout=0: takes a finite number above 0"),
         ({"preset": "vllm", "unhealthy_timeout": 0}, "unhealthy_timeout=0: takes a finite number above 0"),
+        ({"preset": "vllm", "health": "/a b"}, "health='/a b': takes a route, such as /health"),
+        ({"preset": "vllm", "health": "/é"}, "health='/é': takes a route, such as /health"),
         ({"preset": "vllm", "port": 70_000}, "port=70000: takes 0"),
         (
             {"preset": "vllm", "port": 8000, "grpc_port": 8000},
