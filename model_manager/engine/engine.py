@@ -13,6 +13,7 @@ from collections.abc import Sequence as List
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ..grammars.compiling import GrammarCompiler
@@ -31,6 +32,7 @@ from .sampling.sampler import LaunchedSamples, Sampler, Samples
 from .scheduling.admission import admitted
 from .scheduling.batch_table import BatchTable, Scheduled
 from .scheduling.block_manager import BlockManager
+from .scheduling.cache_size import CacheSize
 from .scheduling.deadlines import Deadlines
 from .scheduling.loaded_adapters import LoadedAdapters
 from .scheduling.prompt_outputs import PromptOutputs
@@ -74,7 +76,6 @@ class LLMEngine:
         `adapter_slots` are the model's, if it takes adapters. `grammars` compiles constraints over its tokens, if it
         has a tokenizer.
         """
-        self.info = info
         self.max_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self._runner = runner
         self._stop_rules = stop_rules
@@ -88,6 +89,8 @@ class LLMEngine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             admits_together=max(1, config.max_num_seqs // _ADMISSIONS) if runner.has_graphs else 1,
         )
+        self._cache_size = CacheSize([each for each in (runner, draft_runner) if each], self._scheduler, self.max_len)
+        self.info = msgspec.structs.replace(info, cache_bytes=self._cache_size.num_bytes)
         self._adapters = LoadedAdapters(adapter_slots)
         self._reader = PromptOutputs(runner)
         self._masks = Masks(config.max_num_seqs, info.vocab_size)
@@ -141,13 +144,17 @@ class LLMEngine:
         if sequence is not None:
             self._end(sequence, Ending(FinishReason.ABORT))
 
+    def resize_cache(self, size: int) -> None:
+        """Change the size of the KV cache with the next steps: see ResizableEngine (interface.py)."""
+        self._cache_size.want(size)
+
     def __contains__(self, request_id: object) -> bool:
         """True if a request with this id is queued or running."""
         return request_id in self._scheduler or request_id in self._preparation
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self._runs() or bool(self._preparation)
+        return self._runs() or bool(self._preparation) or self._cache_size.is_due
 
     def _runs(self) -> bool:
         return bool(self._ended or self._launched or self._scheduler.running or self._scheduler.waiting)
@@ -161,6 +168,7 @@ class LLMEngine:
         self._end_overdue(result)
         self._take_in_prepared(result)
         self._release_held(result)
+        self._resize_cache(result)
         self._load_adapters(result)
         self._collect(result, leaving=self._may_schedule_blind())
         batch = self._schedule(result)
@@ -223,6 +231,11 @@ class LLMEngine:
                 self._ended.append(sequence)
             else:
                 self._scheduler.add(sequence)
+
+    def _resize_cache(self, result: StepResult) -> None:
+        if self._cache_size.is_due:
+            self._collect(result, leaving=False)
+            result.cache_bytes = self._cache_size.change()
 
     def _load_adapters(self, result: StepResult) -> None:
         """Load adapters of sequences that may begin to run; a sequence fails if its adapter cannot be loaded."""

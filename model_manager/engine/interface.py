@@ -7,7 +7,7 @@ torch-free engine of the tests stands at the same seam.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ class StepResult:
     """Log-probabilities of the new tokens, for requests that want them."""
     new_texts: dict[str, NewText] = field(default_factory=dict)
     """Text of the new tokens, from an engine that takes text."""
+    cache_bytes: int | None = None
+    """The new size of the KV cache, in the step that has changed it."""
 
     def note_progress(self, request_id: str, token_id: int, logprobs: Logprobs | None) -> None:
         """Note one more token of a request that goes on."""
@@ -78,6 +80,16 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """How many sequences run and wait, and the counters, at this moment."""
+
+
+@runtime_checkable
+class ResizableEngine(Engine, Protocol):
+    """An Engine whose `info` tells the size of its KV cache (`cache_bytes`), since that size can be changed."""
+
+    def resize_cache(self, size: int) -> None:
+        """Let the KV cache take at most `size` bytes, as soon as no sequence needs more. It keeps what one sequence of
+        full length needs, and never gets larger than it was loaded. The step that is done with it says the new size.
+        """
 
 
 @dataclass(frozen=True)
@@ -165,9 +177,14 @@ class ModelRunner(Protocol):
     """True if `execute` only launches work, in order, and reads tokens from `sampled`: then a step can be launched
     before the tokens of the last one are known.
     """
+    bytes_per_block: int
+    """Bytes of a block of the KV cache; 0 if the cache cannot give memory back."""
 
     def execute(self, step: StepInput) -> StepOutput:
         """Compute the batch, writing keys and values to `slots`."""
 
     def logits(self, hidden: Any) -> Any:
         """The output head alone: float32 logits [N, vocab_size] of final hidden states [N, hidden_size] (torch)."""
+
+    def give_back(self, first_block: int) -> None:
+        """Give the memory of this block and all after it back to the system; they take memory again once written."""

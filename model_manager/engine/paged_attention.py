@@ -8,7 +8,7 @@ prefixes or scheduling: only slots, tables and lengths.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -86,3 +86,13 @@ class PagedAttention(Protocol):
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
     ) -> torch.Tensor:
         """Store the step's keys and values [T, kv heads, dim], then attend query [T, heads, dim]; like query."""
+
+
+@runtime_checkable
+class ReleasingAttention(PagedAttention, Protocol):
+    """Paged attention that can do without the memory of its last blocks."""
+
+    bytes_per_block: int
+
+    def give_back(self, first_block: int) -> None:
+        """Give the memory of this block and all after it back to the system; they take memory again once written."""

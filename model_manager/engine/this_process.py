@@ -8,6 +8,7 @@ cache. Only on Linux, where mappings can be looked at; elsewhere nothing is give
 from __future__ import annotations
 
 import ctypes
+import mmap
 import re
 import signal
 import sys
@@ -48,6 +49,19 @@ def give_back(smaps: Path = Path("/proc/self/smaps")) -> int:
         if libc.madvise(start, size, _MADV_DONTNEED) == 0:
             offered += size
     return offered
+
+
+def give_back_pages(address: int, size: int, page_size: int = mmap.PAGESIZE) -> None:
+    """Give the whole pages of some bytes of anonymous memory back to the kernel. They read as zeros from then on, and
+    take memory again once they are written. Only on Linux; elsewhere nothing happens.
+    """
+    first, end = -(-address // page_size) * page_size, (address + size) // page_size * page_size
+    if sys.platform != "linux" or first >= end:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if libc.madvise(first, end - first, _MADV_DONTNEED) != 0:
+        raise OSError(ctypes.get_errno(), "madvise(MADV_DONTNEED)")
 
 
 def unchanged_libraries(smaps: str) -> Iterator[tuple[int, int]]:

@@ -47,6 +47,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """Contents of the model (store/revisions.py)."""
     chat: bool = False
     """True if an engine that takes text reads it as one user turn, unless the client says otherwise."""
+    cache_bytes: int = 0
+    """Bytes of KV cache as it was loaded; 0 for an engine whose KV cache cannot change its size while it runs."""
 
 
 class EngineTotals(msgspec.Struct, frozen=True):

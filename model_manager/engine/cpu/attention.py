@@ -13,6 +13,7 @@ import torch
 
 from ..interface import Ints, Longs, StepInput
 from ..paged_attention import AttentionOptions, CacheShape
+from ..released_memory import give_back_tail
 from . import attend_kernel, attention_record, records, store_kernel, vector_ops
 from .attend_kernel import TILE_FIELDS
 from .attention_record import AttentionField
@@ -51,7 +52,9 @@ class CpuAttention:
         self._team = Team(num_threads)
         self._kv_heads = shape.num_kv_heads
         self._heads_per_group = shape.num_heads // shape.num_kv_heads
-        bytes_per_layer = shape.num_blocks * shape.num_kv_heads * shape.bytes_per_page
+        self.bytes_per_block = shape.bytes_per_block
+        self._layer_bytes_per_block = shape.num_kv_heads * shape.bytes_per_page
+        bytes_per_layer = shape.num_blocks * self._layer_bytes_per_block
         # not zeroed: the kernel then maps a page of it only when a block there is first written
         self._cache = torch.empty((shape.num_layers, bytes_per_layer), dtype=torch.uint8)
         self._layers = [self._cache[layer].data_ptr() for layer in range(shape.num_layers)]
@@ -119,6 +122,10 @@ class CpuAttention:
         self._describe(record, layer, [query, stride, key, stride, value, stride, output], options)
         self._placed.append(record)
         return [(kernel.address, record.ctypes.data) for kernel in (self._store, self._attend)]
+
+    def give_back(self, first_block: int) -> None:
+        for layer in self._cache:
+            give_back_tail(layer, first_block * self._layer_bytes_per_block)
 
     def _describe(self, record: Longs, layer: int, addresses: list[int], options: AttentionOptions) -> None:
         """Set the record's fields that differ between layers."""

@@ -62,6 +62,7 @@ class CompiledRunner:
         self.max_model_len = max_model_len
         self.num_blocks = shape.num_blocks
         self.block_size = shape.block_size
+        self.bytes_per_block = shape.bytes_per_block
         self.eos_token_ids = eos_token_ids
         self._plan = plan
         self._attention = attention
@@ -98,6 +99,10 @@ class CompiledRunner:
             self._buffers.given.tensor[: len(part)] = part
             parts.append(self._multiply_head(self._given_head, self._given_product, len(part)))
         return torch.cat(parts)
+
+    def give_back(self, first_block: int) -> None:
+        """Give the memory of this block and all after it back to the system; they take memory again once written."""
+        self._attention.give_back(first_block)
 
     def warm_up(self) -> None:
         """Compute one short batch, so that whatever is compiled on first use is compiled; leaves block 0 unread."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from itertools import takewhile
 
 from .prefix_cache import ChainDigest, PrefixCache, chained_digest
 from .sequence import Sequence
@@ -19,7 +20,7 @@ _KEPT_SHARE = 4
 class BlockManager:
     """Hands out blocks; sequences with a common prefix share its blocks.
 
-    Each block is in exactly one of four places:
+    Each block that may be used is in exactly one of four places:
       held       used by one sequence or more (`_references` > 0); it may be in the prefix cache too
       reusable   free, its content in the prefix cache (`_reusable`, in order of last use)
       blank      free, its content of no use (`_blank`; the one that was freed last is taken first)
@@ -28,6 +29,9 @@ class BlockManager:
     Reusable blocks may take up to a quarter of the most memory that running sequences have held. Beyond this limit, the
     least recently used block is evicted before an untouched block is used. The limit grows when an evicted prefix has
     to be computed again.
+
+    The cache can be cut (`resize`): then only blocks below `num_blocks` are used. A sequence may hold one beyond until
+    it is freed. No further sequence gets it, and it is in none of the other places.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class BlockManager:
         self._blank: list[int] = []
         self._reusable: OrderedDict[int, None] = OrderedDict()
         self._untouched = 0
+        """At most `num_blocks`."""
         self._most_held = 0
         self._regretted = 0
         self._given_up: OrderedDict[bytes, None] = OrderedDict()  # evicted early, while blocks were still untouched
@@ -58,7 +63,7 @@ class BlockManager:
         """
         assert not sequence.block_table
         assert sequence.num_computed_tokens == 0
-        cached = self._cache.match(sequence)
+        cached = self._cached(sequence)
         if self._taken_by(sequence, cached) + keep_free > self.num_free:
             return False
         for block in cached:
@@ -74,12 +79,16 @@ class BlockManager:
 
     def fits(self, sequence: Sequence, keep_free: int) -> bool:
         """Whether `allocate` would give a waiting sequence its blocks."""
-        return self._taken_by(sequence, self._cache.match(sequence)) + keep_free <= self.num_free
+        return self._taken_by(sequence, self._cached(sequence)) + keep_free <= self.num_free
 
     def fit_together(self, sequences: Iterable[Sequence], keep_free: int) -> bool:
         """Whether `allocate` would probably give all of these waiting sequences their blocks."""
         wanted = sum(self._num_blocks(each) - max(0, self.outlook(each)) for each in sequences)
         return wanted + keep_free <= self.num_free
+
+    def _cached(self, sequence: Sequence) -> list[int]:
+        """Cached blocks of the sequence's beginning that it may use."""
+        return list(takewhile(lambda block: block < self.num_blocks, self._cache.match(sequence)))
 
     def _taken_by(self, sequence: Sequence, cached: list[int]) -> int:
         """How many free blocks a sequence with these cached blocks takes."""
@@ -126,15 +135,37 @@ class BlockManager:
             if block in self._cache:
                 self._cache.drop(block)
 
+    def resize(self, num_blocks: int) -> None:
+        """Use the first `num_blocks` blocks, at most as many as there were at first. What the others have kept for
+        reuse is forgotten.
+        """
+        assert 0 < num_blocks <= len(self._references)
+        touched = (block for block in range(self._untouched, num_blocks) if self._references[block])
+        end = 1 + max(touched, default=self._untouched - 1)  # where it grows while sequences hold blocks beyond
+        self._blank += [block for block in range(self._untouched, end) if not self._references[block]]
+        self.num_blocks, self._untouched = num_blocks, min(end, num_blocks)
+        self._blank = [block for block in self._blank if block < num_blocks]
+        for block in [block for block in self._reusable if block >= num_blocks]:
+            del self._reusable[block]
+            self._cache.drop(block)
+        while len(self._given_up) > num_blocks:
+            self._given_up.popitem(last=False)
+
+    def is_beyond(self, sequence: Sequence) -> bool:
+        """Whether a sequence holds a block that is not to be used any more."""
+        return max(sequence.block_table, default=-1) >= self.num_blocks
+
     def check_integrity(self, running: Iterable[Sequence]) -> None:
         """Assert that every block is in one place, and held exactly by the sequences given."""
         running = list(running)
         held = Counter(block for sequence in running for block in sequence.block_table)
-        assert self._references == [held[block] for block in range(self.num_blocks)]
+        assert self._references == [held[block] for block in range(len(self._references))]
         free = [*self._blank, *self._reusable, *range(self._untouched, self.num_blocks)]
         assert sorted(free) == [block for block in range(self.num_blocks) if not held[block]]
         assert all(block in self._cache for block in self._reusable)
-        assert not any(block in self._cache for block in (*self._blank, *range(self._untouched, self.num_blocks)))
+        beyond = [block for block in range(self.num_blocks, len(self._references)) if not held[block]]
+        unused = (*self._blank, *range(self._untouched, self.num_blocks), *beyond)
+        assert not any(block in self._cache for block in unused)
         assert len(self._given_up) <= self.num_blocks
         self._cache.check_integrity(running)
 
@@ -178,7 +209,10 @@ class BlockManager:
                     self._regretted += 1
 
     def _release(self, block: int) -> None:
-        if block in self._cache:
+        if block >= self.num_blocks:
+            if block in self._cache:
+                self._cache.drop(block)
+        elif block in self._cache:
             self._reusable[block] = None
         else:
             self._blank.append(block)

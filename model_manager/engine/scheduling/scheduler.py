@@ -161,6 +161,18 @@ class Scheduler:
         self._promotion.forget(sequence)
         sequence.status = SequenceStatus.FINISHED
 
+    def resize(self, num_blocks: int) -> bool:
+        """Use the first `num_blocks` blocks of the cache. Preempts the running sequences that have a block beyond, but
+        not those that are held. True if there is none. No token may be pending.
+        """
+        if num_blocks != self._blocks.num_blocks:
+            self._blocks.resize(num_blocks)
+        beyond = [sequence for sequence in self.running.values() if self._blocks.is_beyond(sequence)]
+        for sequence in reversed(beyond):
+            if not sequence.is_held:
+                self._preempt(sequence)
+        return not any(sequence.is_held for sequence in beyond)
+
     def check_integrity(self) -> None:
         """Assert the invariants above, and the invariants of blocks and rows."""
         assert not any(request_id in self.waiting for request_id in self.running)

@@ -48,6 +48,7 @@ class Peers:
 
     def __init__(self, config: ModelConfig, folder: Path) -> None:
         """Start them. Only from the main thread: the kernel ends them together with the thread that started them."""
+        self.world = config.tensor_parallel
         self._meeting = tempfile.TemporaryDirectory(prefix="millrace-group-")
         self.meeting = Path(self._meeting.name) / "ranks"
         self._loading = True
@@ -94,6 +95,7 @@ class LeadingRunner:
         self.num_blocks = own.num_blocks
         self.block_size = own.block_size
         self.eos_token_ids = own.eos_token_ids
+        self.bytes_per_block = own.bytes_per_block * peers.world
 
     def execute(self, step: StepInput) -> StepOutput:
         """Compute the batch, writing keys and values to `slots`."""
@@ -104,3 +106,8 @@ class LeadingRunner:
         """The output head alone: float32 logits [N, vocab_size] of final hidden states [N, hidden_size]."""
         self._peers.send(hidden.cpu())
         return self._own.logits(hidden)
+
+    def give_back(self, first_block: int) -> None:
+        """Give the memory of this block and all after it back to the system, in all processes."""
+        self._peers.send(first_block)
+        self._own.give_back(first_block)

@@ -50,6 +50,8 @@ def follow(own: ModelRunner, pipe: IO[bytes], device: torch.device) -> None:
             return
         if isinstance(command, StepInput):
             own.execute(command)
+        elif isinstance(command, int):
+            own.give_back(command)
         else:
             own.logits(command.to(device))
 

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from ..interface import StepInput
 from ..paged_attention import AttentionOptions, CacheShape
 from ..quantization.rounding import RoundedRows, round_rows
+from ..released_memory import give_back_tail
 
 
 class GatheringAttention:
@@ -23,6 +24,7 @@ class GatheringAttention:
         size = (shape.num_layers, slots, shape.num_kv_heads, shape.head_dim)
         self._keys = _StoredStates(size, shape, device)
         self._values = _StoredStates(size, shape, device)
+        self.bytes_per_block = shape.bytes_per_block if device.type == "cpu" else 0
         self._block_size = shape.block_size
         self._device = device
         self._slots = torch.empty(0, dtype=torch.long, device=device)
@@ -48,6 +50,10 @@ class GatheringAttention:
             output[rows] = _dense(query[rows], keys, values, options)
         return output
 
+    def give_back(self, first_block: int) -> None:
+        for states in (self._keys, self._values):
+            states.give_back(first_block * self._block_size)
+
 
 class _StoredStates:
     """Keys or values of every layer and slot, [layers, slots, kv heads, dim]."""
@@ -63,6 +69,11 @@ class _StoredStates:
             self._scales[layer].index_copy_(0, slots, rounded.scales)
             states = rounded.steps
         self._states[layer].view(torch.uint8)[slots] = states.contiguous().view(torch.uint8)
+
+    def give_back(self, first_slot: int) -> None:
+        for layers in (self._states, self._scales) if self._rounded else (self._states,):
+            for layer in layers:
+                give_back_tail(layer, first_slot * (layer.nbytes // len(layer)))
 
     def get(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """[slots, kv heads, dim] in the format that they came in."""

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from ..interface import StepInput, StepOutput
 from ..lora.adapted_linear import LoraLayers
-from ..paged_attention import PagedAttention
+from ..paged_attention import PagedAttention, ReleasingAttention
 from .attention_hook import connect
 
 
@@ -94,6 +94,7 @@ class TorchModelRunner:
         self.as_written = as_written
         self.has_graphs = False
         self.runs_ahead = device.type == "cuda"
+        self.bytes_per_block = attention.bytes_per_block if isinstance(attention, ReleasingAttention) else 0
         self._device = device
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
@@ -146,6 +147,11 @@ class TorchModelRunner:
         with self._decoder.giving(hidden.unsqueeze(0)):
             logits: torch.Tensor = self._model(use_cache=False).logits[0]
         return logits.float()
+
+    def give_back(self, first_block: int) -> None:
+        """Give the memory of this block and all after it back to the system; they take memory again once written."""
+        assert isinstance(self._attention, ReleasingAttention)
+        self._attention.give_back(first_block)
 
     @contextmanager
     def attending_with(self, attention: PagedAttention | None) -> Iterator[None]:

@@ -30,6 +30,7 @@ from tests.model_manager.model_infos import model_info
 
 VOCAB_SIZE = 24
 EOS = 0
+BYTES_PER_BLOCK = 1000
 
 
 class HistoryRunner:
@@ -51,6 +52,7 @@ class HistoryRunner:
     ) -> None:
         self.has_graphs = False
         self.runs_ahead = runs_ahead
+        self.bytes_per_block = BYTES_PER_BLOCK
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_model_len = max_model_len
@@ -83,6 +85,9 @@ class HistoryRunner:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The logits of the histories that gave these hidden states."""
         return torch.stack([self._logits(self._history_of[row.numpy().tobytes()]) for row in hidden])
+
+    def give_back(self, first_block: int) -> None:
+        self._tokens[first_block * self.block_size :] = self._positions[first_block * self.block_size :] = -1
 
     def _history(self, step: StepInput, index: int) -> list[int]:
         length = int(step.context_lens[index])

@@ -25,7 +25,13 @@ from millrace.model_manager.wire.common_beginning import common_beginning
 from millrace.model_manager.wire.errors import PromptTooLong
 from millrace.model_manager.wire.request import FinishReason, Request
 from tests.model_manager.engine.drafting import Oracle, speculate, unrestrained
-from tests.model_manager.engine.history_runner import EngineUnderTest, HistoryRunner, reference_tokens, request
+from tests.model_manager.engine.history_runner import (
+    BYTES_PER_BLOCK,
+    EngineUnderTest,
+    HistoryRunner,
+    reference_tokens,
+    request,
+)
 from tests.model_manager.engine.scheduling.test_scheduler import Driver
 
 BLOCK = 8
@@ -71,6 +77,7 @@ ARRIVALS = st.lists(
     admits_together=st.integers(1, 3),
     num_drafts=st.sampled_from([0, 0, 1, 4]),
     wrong_drafts=st.integers(1, 4),
+    resizes=st.dictionaries(st.integers(0, 60), st.integers(0, 20), max_size=4),
 )
 @settings(max_examples=60)
 def test_whatever_comes_each_request_ends_once_and_as_if_alone(
@@ -84,7 +91,9 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     admits_together: int,
     num_drafts: int,
     wrong_drafts: int,
+    resizes: dict[int, int],
 ) -> None:
+    """`resizes`: how many blocks the cache is to have from a step on."""
     broken: list[list[int]] = []
 
     def is_broken(history: list[int]) -> bool:
@@ -99,7 +108,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
             prefix_caching=prefix_caching,
         )
     under_test.engine._scheduler._admits_together = admits_together
-    pressure = Pressure(under_test, arrivals)
+    pressure = Pressure(under_test, arrivals, resizes)
     broken += [asked.prompt_token_ids for name, asked in pressure.requests.items() if pressure.arrivals[name]["broken"]]
     if num_drafts:
         known = {name: reference_tokens(asked, 60) for name, asked in pressure.requests.items()}
@@ -108,7 +117,7 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     under_test.watch = Watch(
         under_test.engine._scheduler,
         lambda each: circle(pressure.requests[each.request_id], prefix_caching),
-        expects_no_work_twice=not broken and not digests_collide,
+        expects_no_work_twice=not broken and not digests_collide and not resizes,
     )
     if digests_collide:
         under_test.blocks._cache._digest = lambda parent, tokens: bytes([sum(parent + tokens) % 3])
@@ -117,16 +126,20 @@ def test_whatever_comes_each_request_ends_once_and_as_if_alone(
     pressure.check(broken)
 
 
-@given(seed=st.integers(0, 2**32), prefixes=st.integers(1, 4))
+@given(seed=st.integers(0, 2**32), prefixes=st.integers(1, 4), resizes=st.booleans())
 @settings(max_examples=30)
-def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time(seed: int, prefixes: int) -> None:
+def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time(
+    seed: int, prefixes: int, resizes: bool
+) -> None:
     """The scheduler alone, so that more can be tried."""
     rnd = random.Random(seed)
     with narrow_look_ahead():
         blocks, rows, budget = rnd.randint(12, 40), rnd.randint(1, 5), rnd.randint(5, 40)
         driver = Driver(blocks, rows, budget, block_size=BLOCK, admits_together=rnd.choice([1, 2, 3]))
         priorities = rnd.choice([[0, 0, 0, 0, 1], [0, -1, -1, -2, 1, 2]])
-        watch = Watch(driver.scheduler, lambda each: f"salt {each.params.cache_salt}", expects_no_work_twice=True)
+        watch = Watch(
+            driver.scheduler, lambda each: f"salt {each.params.cache_salt}", expects_no_work_twice=not resizes
+        )
         for _ in range(80):
             for _ in range(rnd.choice([0, 0, 1, 3])):
                 beginning = (rnd.randrange(prefixes),) * rnd.choice([0, 8, 16, 24, 32])
@@ -135,6 +148,8 @@ def test_nobody_is_passed_too_often_and_no_beginning_is_computed_twice_at_a_time
                 driver.add(str(driver.arrivals), own, rnd.randint(1, 20), prefix=beginning, **options)
             if rnd.random() < 0.1 and driver.scheduler.running:
                 driver.scheduler.finish(rnd.choice(list(driver.scheduler.running.values())))
+            if rnd.random() < 0.1 * resizes:
+                driver.scheduler.resize(rnd.randint(12, blocks))
             watch.step(driver.step)
         while driver.scheduler.running or driver.scheduler.waiting:
             watch.step(driver.step)
@@ -241,8 +256,11 @@ def prompt(sequence: Sequence) -> list[int]:
 class Pressure:
     """Requests that arrive and are aborted at given steps, with everything that concerns their scheduling."""
 
-    def __init__(self, under_test: EngineUnderTest, arrivals: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, under_test: EngineUnderTest, arrivals: list[dict[str, Any]], resizes: dict[int, int] | None = None
+    ) -> None:
         self.under_test = under_test
+        self.resizes = resizes or {}
         self.arrivals = {str(n): arrival for n, arrival in enumerate(arrivals)}
         self.max_len = under_test.engine.max_len
         self.requests = {name: self._request(name, arrival) for name, arrival in self.arrivals.items()}
@@ -265,6 +283,8 @@ class Pressure:
                     self._add(self.requests[name])
                 if arrival["aborted_after"] is not None and arrival["at"] + arrival["aborted_after"] == steps:
                     self.under_test.engine.abort(name)
+            if steps in self.resizes:
+                self.under_test.engine.resize_cache(self.resizes[steps] * BYTES_PER_BLOCK)
             self.under_test.step()
             steps += 1
 
@@ -280,7 +300,7 @@ class Pressure:
         depend on company, a deadline that is missed or comes early, failures that spread.
         """
         under_test = self.under_test
-        assert under_test.blocks.num_free == under_test.runner.num_blocks
+        assert under_test.blocks.num_free == under_test.blocks.num_blocks
         admitted = {name for name, asked in self.requests.items() if self._fits(asked)}
         assert under_test.outputs.keys() | under_test.failures.keys() == admitted
         for name, output in under_test.outputs.items():

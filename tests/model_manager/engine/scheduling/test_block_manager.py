@@ -142,3 +142,50 @@ def test_distrusted_blocks_leave_the_cache_and_stay_with_their_holders() -> None
     assert cached(blocks, 1, 1, 1, 1, 2) == 0
     blocks.free(first)
     assert blocks.num_free == 8
+
+
+def test_of_a_cache_that_is_cut_the_first_blocks_are_used_and_it_grows_again() -> None:
+    blocks = BlockManager(8, SIZE)
+    kept = [compute(blocks, sequence(*[n] * 8)) for n in range(4)]
+    for each in kept:
+        blocks.free(each)
+    blocks.resize(5)
+    assert blocks.num_free == 5
+    assert [cached(blocks, *[n] * 8, 0) for n in range(4)] == [8, 8, 4, 0]
+    blocks.check_integrity([])
+    assert not blocks.allocate(sequence(*[9] * 21))
+    blocks.resize(8)
+    assert blocks.num_free == 8
+    whole = sequence(*[9] * 32)
+    assert blocks.allocate(whole)
+    blocks.check_integrity([whole])
+
+
+def test_nobody_gets_a_block_beyond_the_end_that_a_sequence_still_holds() -> None:
+    blocks = BlockManager(8, SIZE)
+    low, high = compute(blocks, sequence(*[1] * 12)), compute(blocks, sequence(*[2] * 12))
+    blocks.resize(4)
+    assert not blocks.is_beyond(low)
+    assert blocks.is_beyond(high)
+    other = sequence(*[2] * 12, 3)
+    assert not blocks.allocate(other)
+    blocks.free(low)
+    assert blocks.allocate(other)
+    assert other.num_computed_tokens == 4, "of three blocks that are cached, the cache's end leaves the first"
+    assert max(other.block_table) < 4
+    blocks.check_integrity([high, other])
+    blocks.free(high)
+    blocks.check_integrity([other])
+
+
+def test_a_block_that_was_beyond_the_end_is_used_again_once_the_cache_grows() -> None:
+    blocks = BlockManager(8, SIZE)
+    low, high = compute(blocks, sequence(*[1] * 12)), compute(blocks, sequence(*[2] * 16))
+    blocks.resize(3)
+    blocks.free(low)
+    blocks.resize(8)
+    blocks.check_integrity([high])
+    assert blocks.num_free == 4
+    blocks.free(high)
+    assert cached(blocks, *[2] * 16, 0) == 16
+    blocks.check_integrity([])

@@ -294,3 +294,22 @@ def test_under_a_stream_of_urgent_requests_rows_lose_no_token_and_go_on_between_
         driver.step()
     assert all(row.num_output_tokens == 20 for row in rows)
     assert driver.scheduler.num_preemptions <= 10
+
+
+def test_a_cache_is_cut_once_who_holds_its_end_is_preempted_and_a_held_sequence_not_before_it_goes_on() -> None:
+    driver = Driver(num_blocks=8)
+    low, high, held = (driver.add(name, 6) for name in ("low", "high", "held"))
+    for _ in range(3):
+        driver.step()
+    assert max(low.block_table) < 3 <= min(max(high.block_table), max(held.block_table))
+    held.is_held = True
+    assert not driver.scheduler.resize(3)
+    assert list(driver.scheduler.running) == ["low", "held"]
+    driver.scheduler.check_integrity()
+    held.is_held = False
+    assert driver.scheduler.resize(3)
+    assert list(driver.scheduler.running) == ["low"]
+    driver.scheduler.check_integrity()
+    driver.scheduler.finish(low)
+    assert set(driver.step()) == {"high"}, "it goes on, in the first blocks"
+    assert max(high.block_table) < 3
