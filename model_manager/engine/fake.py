@@ -39,6 +39,8 @@ from .scheduling.stopping import Ending, StopRules
 _VOCAB_SIZE = 1000
 _MAX_MODEL_LEN = 2048
 _HIDDEN_SIZE = 8
+_CACHE_GIB = 1.0
+"""What it pretends to have, if its settings do not say."""
 
 
 class FakeEngine:
@@ -68,6 +70,8 @@ class FakeEngine:
         self._arrivals = 0
         self._deadlines = Deadlines(clock)
         self._ended: list[Sequence] = []
+        self.cache_bytes = info.cache_bytes
+        self._new_cache_bytes: int | None = None
         self._counters = EngineCounters(clock, grammars=grammars.counts if grammars else None)
 
     @classmethod
@@ -94,6 +98,7 @@ class FakeEngine:
             eos_token_ids=eos,
             load_seconds=0.0,
             revision=config.revision or "",
+            cache_bytes=int((config.kv_cache_gib or _CACHE_GIB) * 2**30),
         )
         delay = float(os.environ.get("MILLRACE_FAKE_STEP_SECONDS", "0"))
         rules = StopRules.load(folder, eos)
@@ -128,7 +133,11 @@ class FakeEngine:
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._sequences or self._ended)
+        return bool(self._sequences or self._ended) or self._new_cache_bytes is not None
+
+    def resize_cache(self, size: int) -> None:
+        """Let the KV cache, which it only pretends to have, take at most `size` bytes."""
+        self._new_cache_bytes = min(size, self.info.cache_bytes)
 
     def step(self) -> StepResult:
         """One token for each running request."""
@@ -149,8 +158,14 @@ class FakeEngine:
         for sequence in self._ended:
             result.add(sequence.answer(now))
         self._ended.clear()
+        self._resize_cache(result)
         self._counters.stepped(len(running))
         return result
+
+    def _resize_cache(self, result: StepResult) -> None:
+        if self._new_cache_bytes is not None:
+            result.cache_bytes = self.cache_bytes = self._new_cache_bytes
+            self._new_cache_bytes = None
 
     def stats(self) -> EngineStats:
         """A snapshot."""

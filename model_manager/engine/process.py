@@ -25,9 +25,11 @@ from ..wire.backends import BACKENDS
 from ..wire.config import ModelConfig
 from ..wire.engine_messages import (
     LOAD_INTERRUPTED,
+    CacheResized,
     EngineFailed,
     EngineReady,
     ManagerToEngine,
+    ResizeCache,
     StartEngine,
 )
 from ..wire.errors import (
@@ -45,7 +47,7 @@ from ..wire.machine import is_shortage, shortage
 from ..wire.messages import Cancel, Submit
 from ..wire.request import Failure, Request
 from ..wire.transport import Connection, ConnectionLost, ProtocolError
-from .interface import Engine, LoadInterrupted, StepResult
+from .interface import Engine, LoadInterrupted, ResizableEngine, StepResult
 from .manager_link import MALFORMED_INPUT, ManagerLink
 from .reporting import Reporter
 from .this_process import die_with_parent
@@ -155,6 +157,8 @@ class EngineLoop:
     def _report(self, result: StepResult) -> None:
         refused, self._refused = self._refused, []
         self._reporter.report(result, refused, self._clock(), idle=not self._engine.has_work())
+        if result.cache_bytes is not None:
+            self._link.send(CacheResized(result.cache_bytes))
 
     def _take_in(self, messages: list[ManagerToEngine]) -> None:
         for message in messages:
@@ -164,6 +168,8 @@ class EngineLoop:
             elif isinstance(message, Cancel):
                 for request_id in message.request_ids:
                     self._engine.abort(request_id)
+            elif isinstance(message, ResizeCache) and isinstance(self._engine, ResizableEngine):
+                self._engine.resize_cache(message.cache_bytes)
             else:
                 log.warning("%s is not expected now and was ignored", type(message).__name__)
 

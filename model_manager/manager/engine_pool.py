@@ -15,12 +15,13 @@ from heapq import nsmallest
 import msgspec
 
 from ..wire.config import ModelConfig
+from ..wire.engine_messages import ResizeCache
 from ..wire.status import EngineStats, ModelInfo
 from ..wire.tally import Tally
 from .counts import ModelCounts
 from .entry import Entry
 from .gpus import EngineSetup
-from .outbox import Outbox, Start, Stop
+from .outbox import Outbox, Start, Stop, ToEngine
 
 
 class State(enum.StrEnum):
@@ -67,6 +68,10 @@ class EngineSlot:
     """Deaths since the last result, or since a request failed as the one that killed the engine."""
     killers_in_row: int = 0
     """Requests that failed since the last result because they had killed engines again and again."""
+    cache_bytes: int = 0
+    """Bytes of its KV cache, as it last said; 0 if they cannot change."""
+    is_resizing: bool = False
+    """Whether it was told another size and has not answered."""
 
     @property
     def max_num_seqs(self) -> int:
@@ -128,6 +133,8 @@ class EnginePool:
         self._outbox = outbox
         self._families = Families()
         self._cache_gib: float | None = None
+        self._cache_limit: int | None = None
+        """Bytes that the KV cache of each engine may take, if that has changed since they were started."""
         self._num_passed = 0
         """Requests that passed a less urgent one on their way to an engine, since one of these was sent."""
         self._counts = counts
@@ -167,7 +174,7 @@ class EnginePool:
 
     def start(self, cache_gib: float | None = None) -> None:
         """Start every engine with a KV cache of `cache_gib`; None: of the size in its settings, or that it chooses."""
-        self._cache_gib = cache_gib
+        self._cache_gib, self._cache_limit = cache_gib, None
         for slot in self.slots:
             slot.deaths_in_row = slot.killers_in_row = 0
             slot.state = State.LOADING
@@ -180,10 +187,36 @@ class EnginePool:
 
     def _start(self, slot: EngineSlot) -> None:
         self._families.forget(slot.index)
+        slot.cache_bytes, slot.is_resizing = 0, False
         config = slot.setup.config
         if self._cache_gib is not None:
             config = msgspec.structs.replace(config, kv_cache_gib=self._cache_gib)
         self._outbox.add(Start(self._key, config, self.folder, slot.index, slot.setup.gpus))
+
+    def ready(self, slot: EngineSlot, info: ModelInfo) -> None:
+        """Note that an engine has loaded the model. One that was started again gets the size of the others' caches."""
+        slot.state, slot.info, slot.cache_bytes = State.READY, info, info.cache_bytes
+        if self._cache_limit is not None and info.cache_bytes > self._cache_limit:
+            self._resize(slot, self._cache_limit)
+
+    def resize_caches(self, size: int) -> None:
+        """Let the KV cache of each engine take at most `size` bytes; one that loads gets that when it is ready."""
+        self._cache_limit = size
+        for slot in self.slots:
+            if slot.state is State.READY:
+                self._resize(slot, size)
+
+    def _resize(self, slot: EngineSlot, size: int) -> None:
+        slot.is_resizing = True
+        self._outbox.add(ToEngine(self._key, ResizeCache(size), slot.index))
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes of the KV caches of all engines; 0 if they cannot change, None while it is not known."""
+        running = [slot for slot in self.slots if slot.state in RUNNING]
+        if any(slot.state is not State.READY or slot.is_resizing for slot in running):
+            return None
+        return sum(slot.cache_bytes for slot in running) if all(slot.cache_bytes for slot in running) else 0
 
     def stop(self, state: State) -> None:
         """End every engine that runs."""

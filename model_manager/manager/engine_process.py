@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.engine_messages import (
     LOAD_INTERRUPTED,
+    CacheResized,
     EngineFailed,
     EngineMessage,
     EngineReady,
@@ -41,7 +42,7 @@ _STDERR_LINES = 20
 _LEAKS = ("nanobind: ", " - leaked ", " - ... skipped", "See https://nanobind.")
 """How lines begin that nanobind prints about leaked objects, after the error that ended the process."""
 
-EngineReport = EngineReady | EngineFailed | StepReport | Heartbeat
+EngineReport = EngineReady | EngineFailed | StepReport | CacheResized | Heartbeat
 """The messages of an engine that are handed on: all but heartbeats without warnings."""
 
 

@@ -3,9 +3,16 @@
 A state machine without IO or clock. It knows how much each model needs and who is in which place; not what a model
 does, or how it is loaded and unloaded: `decide` is shown the loaded models, and says who comes and who goes.
 
-A model that wants to be loaded is admitted if it fits with the smallest KV cache worth having. Else the models without
-work go, the least recently used first. If that is not enough, models with work get a turn (`_TURN`, or longer if they
-take long to load) and then drain: they finish the requests that they have, and come back behind the models that waited.
+A model that wants to be loaded is admitted if it fits with the smallest KV cache worth having. Else the models that
+nobody uses go, the least recently used first. If that is not enough, the KV caches of the others are cut, the one with
+the most to spare first, by as much as is needed and none below the smallest worth having; that holds for pinned models
+too. If all that is not enough, the models without work go. If that is not enough either, models with work get a turn
+(`_TURN`, or longer if they take long to load) and then drain: they finish the requests that they have, and come back
+behind the models that waited.
+
+A KV cache that was cut grows again, up to the size that it was admitted with, when nobody has waited for its place for
+`_QUIET_PLACE` seconds and all models in use are loaded or could be.
+
 Nobody overtakes in a place, however small, with one exception: a model that a client is opening goes before models
 that are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile. Requests to
 the other models queue, and each load then serves more of them.
@@ -22,13 +29,11 @@ What keeps models from thrashing: a loaded model stays until it has served a req
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, MemoryNeed
-
-MACHINE = "memory"
-"""The place of engines on a CPU; those on GPUs are in places of the GPUs' names."""
+from ..store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE
+from .memory_account import MACHINE, Holding, LoadRequest, MemoryAccount
 
 _GIB = 2**30
 _QUIET, _CLAIM, _TURN, _TOLD_AFTER, _PASSED = 0.2, 5.0, 10.0, 10.0, 60.0
@@ -37,17 +42,10 @@ _LONGEST = 10.0
 """A turn is at most so many times as long for a large share: who waits may have to wait for that long."""
 _TURN_IN_LOADS = 4.0
 """A turn lasts for at least so many times as long as the model took to load."""
-
-
-@dataclass(frozen=True)
-class LoadRequest:
-    """A model that wants to be loaded."""
-
-    key: str
-    name: str
-    need: MemoryNeed
-    """Memory that it needs in each of its places."""
-    places: tuple[str, ...] = (MACHINE,)
+_QUIET_PLACE = 30.0
+"""Seconds that nobody has waited for a place before KV caches in it grow again."""
+_WORTH = 4
+"""A KV cache grows by this part of what it lacks, or not at all."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,8 @@ class ModelUse:
     is_pinned: bool = False
     share: float = 1.0
     """What its jobs weigh; a job's weight is divided among the models that it has requests for."""
+    can_shrink: bool | None = False
+    """Whether its KV cache can change its size; None while that is not known, since it loads or changes it."""
 
     def can_go(self, now: float, *, drains: bool) -> bool:
         """Whether it may be unloaded at once. `drains`: it had its turn, and later requests do not hold it."""
@@ -96,6 +96,14 @@ class Evict:
 
 
 @dataclass(frozen=True)
+class ResizeCache:
+    """Let the KV caches of the model take at most so many bytes."""
+
+    key: str
+    cache: int
+
+
+@dataclass(frozen=True)
 class Drain:
     """Unload the model as soon as it has finished the requests that it has."""
 
@@ -117,7 +125,7 @@ class Refuse:
     why: str
 
 
-Decision = Admit | Evict | Drain | EndDrain | Refuse
+Decision = Admit | Evict | ResizeCache | Drain | EndDrain | Refuse
 
 
 @dataclass
@@ -146,10 +154,13 @@ class MemoryScheduler:
     """
     _expected: dict[str, LoadRequest] = field(default_factory=dict)
     """Models in use, loaded or not."""
-    _held: dict[str, tuple[LoadRequest, int]] = field(default_factory=dict)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _draining: dict[str, None] = field(default_factory=dict)
     """Models that drain, in the order in which they were told."""
+
+    def __post_init__(self) -> None:
+        self._account = MemoryAccount(self.capacity)
+        self._held = self._account.held
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,6 +185,10 @@ class MemoryScheduler:
         self._held.pop(key, None)
         self._draining.pop(key, None)
 
+    def resized(self, key: str, cache: int) -> None:
+        """The engines of a loaded model say what its KV cache takes in each of its places, and that it can change."""
+        self._held[key].resized(cache)
+
     # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def decide(self, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
@@ -185,12 +200,15 @@ class MemoryScheduler:
                 decisions += self._decide_one(waiting, {key: loaded[key] for key in self._held if key in loaded}, now)
             else:
                 waiting.waits_for = "its turn: other models came before it"
-            if waiting.request.key in self._waiting and not self._is_kept_out(waiting.request, loaded):
-                taken.update(waiting.request.places)
-        no_longer_needed = [key for key in self._draining if taken.isdisjoint(self._held[key][0].places)]
+            if waiting.request.key in self._waiting:
+                for key in self._account.beside(waiting.request):
+                    self._held[key].quiet_since = now
+                if not self._is_kept_out(waiting.request, loaded):
+                    taken.update(waiting.request.places)
+        no_longer_needed = [key for key in self._draining if taken.isdisjoint(self._held[key].request.places)]
         for key in no_longer_needed:
             del self._draining[key]
-        return decisions + [EndDrain(key) for key in no_longer_needed]
+        return [*decisions, *self._grow(loaded, now), *map(EndDrain, no_longer_needed)]
 
     def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
         request = waiting.request
@@ -199,25 +217,69 @@ class MemoryScheduler:
             return [Refuse(request.key, why)]
         can_go = (key for key in loaded if loaded[key].can_go(now, drains=key in self._draining))
         idle = sorted(can_go, key=lambda key: loaded[key].last_used)
-        going = self._enough(request, idle)
+        unused = [key for key in idle if key not in self._expected]
+        able = self._able_to_shrink(loaded)
+        going = self._enough(request, unused)
+        if going is None and self._enough(request, unused, able) is None:
+            going = self._enough(request, idle)
         if going is not None:
             for key in going:
                 self.release(key)
             return [*map(Evict, going), self._admit(request)]
+        going = self._enough(request, unused, able) or self._enough(request, idle, able)
+        if going is not None:
+            resizes = self._cut(request, going, loaded)
+            waiting.waits_for = self._lack(request)
+            return resizes
         due = sorted(
             (key for key in loaded if self._is_due(key, loaded, now) and key not in self._draining),
             key=lambda key: loaded[key].ready_since,
         )
         waiting.waits_for = self._lack(request)
-        told = [key for key in self._enough(request, [*idle, *self._draining, *due]) or () if key in due]
+        told = [key for key in self._enough(request, [*idle, *self._draining, *due], able) or () if key in due]
         self._draining |= dict.fromkeys(told)
         return [Drain(key) for key in told]
 
+    def _able_to_shrink(self, loaded: Mapping[str, ModelUse]) -> list[str]:
+        """Models whose KV caches can be cut, or may turn out so."""
+        return [key for key in self._held if key in loaded and loaded[key].can_shrink is not False]
+
+    def _cut(self, request: LoadRequest, going: list[str], loaded: Mapping[str, ModelUse]) -> list[Decision]:
+        """Cut the KV caches of others so that it fits once `going` have gone too. What others know of their caches only
+        later is waited for.
+        """
+        others = [key for key in self._account.beside(request, going) if loaded.get(key) and loaded[key].can_shrink]
+        cut: list[Decision] = []
+        for key in sorted(others, key=lambda key: -self._held[key].excess):
+            held, lack = self._held[key], request.need.least - self._account.free_to_come(request, going)
+            if lack > 0 and held.excess > 0:
+                held.target = held.cache - int(min(lack, held.excess))
+                cut.append(ResizeCache(key, held.target))
+        return cut
+
+    def _grow(self, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
+        """KV caches that were cut take what is free, if nobody else has use for it."""
+        grown: list[Decision] = []
+        for key, held in self._held.items():
+            missing = held.most_cache - held.cache
+            is_able = key in loaded and loaded[key].can_shrink and held.target is None
+            if not (missing and is_able) or now - held.quiet_since < _QUIET_PLACE:
+                continue
+            others = [each for other, each in self._expected.items() if other not in self._held]
+            kept = sum(each.need.least for each in others if each.shares(held.request))
+            more = int(min(missing, max(0.0, self._account.free_to_come(held.request) - kept) * _share(held.request)))
+            if more * _WORTH >= missing:
+                held.target = held.cache + more
+                grown.append(ResizeCache(key, held.target))
+        return grown
+
     def _is_due(self, key: str, loaded: Mapping[str, ModelUse], now: float) -> bool:
         """Whether a loaded model has had its turn."""
-        uses = [(loaded[other].share, self._held[other][0]) for other in loaded if loaded[other].works]
+        uses = [(loaded[other].share, self._held[other].request) for other in loaded if loaded[other].works]
         uses += [(each.share, each.request) for each in self._waiting.values()]
-        least = min((share for share, request in uses if self._shares(key, request)), default=loaded[key].share)
+        least = min(
+            (share for share, request in uses if self._held[key].request.shares(request)), default=loaded[key].share
+        )
         return loaded[key].had_its_turn(now, least)
 
     def _never(self, waiting: _Waiting, loaded: Mapping[str, ModelUse]) -> str:
@@ -226,10 +288,10 @@ class MemoryScheduler:
         """
         request = waiting.request
         pinned = self._pinned(request, loaded) if waiting.is_opening else []
-        left = self._free_beside(pinned, request)
+        left = self._free_beside(pinned, request, loaded)
         if request.need.least <= left or not (pinned or self.is_limited):
             return ""
-        beside = f" beside pinned {', '.join(self._held[key][0].name for key in pinned)}" if pinned else ""
+        beside = f" beside pinned {', '.join(self._held[key].request.name for key in pinned)}" if pinned else ""
         needs = f"{request.name} takes about {_gib(request.need.least)} GiB"
         return (
             f"{needs} and {_gib(left)} GiB of memory are for it{beside}: "
@@ -239,39 +301,41 @@ class MemoryScheduler:
     def _is_kept_out(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
         """Whether pinned models leave no room for it, whoever else goes. Others need not wait behind it."""
         pinned = self._pinned(request, loaded)
-        return bool(pinned) and request.need.least > self._free_beside(pinned, request)
+        return bool(pinned) and request.need.least > self._free_beside(pinned, request, loaded)
 
     def _pinned(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> list[str]:
-        return [key for key in self._held if key in loaded and loaded[key].is_pinned and self._shares(key, request)]
+        return [key for key in self._account.beside(request) if key in loaded and loaded[key].is_pinned]
 
-    def _free_beside(self, stay: list[str], request: LoadRequest) -> float:
-        return self._free(request, without=[key for key in self._held if key not in stay])
+    def _free_beside(self, stay: list[str], request: LoadRequest, loaded: Mapping[str, ModelUse]) -> float:
+        others = [key for key in self._held if key not in stay]
+        return self._account.free(request, without=others, cut=self._able_to_shrink(loaded))
 
-    def _enough(self, request: LoadRequest, keys: Iterable[str]) -> list[str] | None:
-        """The first of the models that make room for it if they go; None if all of them do not."""
+    def _enough(self, request: LoadRequest, keys: Iterable[str], cut: Collection[str] = ()) -> list[str] | None:
+        """The first of the models that make room for it if they go, and the KV caches of others are cut; None if all of
+        them do not.
+        """
         going: list[str] = []
         rest = list(keys)
-        while not self._fits(request, without=going):
+        while not self._fits(request, going, cut):
             if not rest:
                 return None
-            if self._shares(key := rest.pop(0), request):
+            if self._held[key := rest.pop(0)].request.shares(request):
                 going.append(key)
         return going
 
-    def _fits(self, request: LoadRequest, without: list[str]) -> bool:
-        alone = not any(self._shares(key, request) for key in self._held if key not in without)
-        return request.need.least <= self._free(request, without) or (alone and not self.is_limited)
+    def _fits(self, request: LoadRequest, without: list[str], cut: Collection[str]) -> bool:
+        alone = not self._account.beside(request, without)
+        return request.need.least <= self._account.free(request, without, cut) or (alone and not self.is_limited)
 
     def _admit(self, request: LoadRequest) -> Admit:
-        alone = not any(self._shares(key, request) for key in self._held)
-        free, need = self._free(request), request.need
-        share = SHARE_OF_MACHINE if MACHINE in request.places else SHARE_OF_GPU
+        alone = not self._account.beside(request)
+        free, need = self._account.free(request), request.need
         kept = self._kept_for_others(request, free - need.least)
         free -= kept
-        left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * share)
+        left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * _share(request))
         cache = max(need.least_cache, min(need.most_cache, left))
         del self._waiting[request.key]
-        self._held[request.key] = request, need.fixed + cache
+        self._held[request.key] = Holding(request, cache, most_cache=cache, least_cache=need.least_cache)
         is_own = cache == need.most_cache or (alone and not self.is_limited and not kept)
         return Admit(request.key, None if is_own else cache)
 
@@ -281,23 +345,11 @@ class MemoryScheduler:
         """
         others = (each for key, each in self._expected.items() if key != request.key and key not in self._held)
         kept = 0
-        for least in sorted(each.need.least for each in others if not set(each.places).isdisjoint(request.places)):
+        for least in sorted(each.need.least for each in others if each.shares(request)):
             if kept + least > free:
                 break
             kept += least
         return kept
-
-    def _free(self, request: LoadRequest, without: Iterable[str] = ()) -> float:
-        """Bytes free in the fullest of its places."""
-        gone = set(without)
-        return min((self._free_in(place, gone) for place in request.places), default=math.inf)
-
-    def _free_in(self, place: str, gone: Iterable[str] = ()) -> float:
-        held = sum(size for key, (request, size) in self._held.items() if key not in gone and place in request.places)
-        return self.capacity.get(place, math.inf) - held
-
-    def _shares(self, key: str, request: LoadRequest) -> bool:
-        return not set(self._held[key][0].places).isdisjoint(request.places)
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,6 +357,11 @@ class MemoryScheduler:
     def is_waited_for(self) -> bool:
         """Whether any model waits, or drains for one that waited."""
         return bool(self._waiting or self._draining)
+
+    @property
+    def has_shrunk(self) -> bool:
+        """Whether any loaded model has a smaller KV cache than it was admitted with."""
+        return any(each.cache < each.most_cache for each in self._held.values())
 
     def waits_for(self, key: str) -> str:
         """What a model that waits lacks, and who has it; empty for others."""
@@ -327,17 +384,23 @@ class MemoryScheduler:
         return any(len(each) > 1 and sum(each) > self.capacity.get(place, math.inf) for place, each in needs.items())
 
     def _lack(self, request: LoadRequest) -> str:
-        holders = ", ".join(self._held[key][0].name for key in self._held if self._shares(key, request))
-        return f"{_gib(request.need.least)} GiB, {_gib(self._free(request))} GiB are free; in memory: {holders}"
+        held = [self._held[key] for key in self._account.beside(request)]
+        holders = ", ".join(each.request.name for each in held)
+        shrinking = ", ".join(each.request.name for each in held if each.is_shrinking)
+        free = _gib(self._account.free(request))
+        lack = f"{_gib(request.need.least)} GiB, {free} GiB are free; in memory: {holders}"
+        return f"{lack}; the KV cache shrinks of: {shrinking}" if shrinking else lack
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the account is wrong (tests)."""
         assert not self._held.keys() & self._waiting.keys(), "a model is loaded and waits"
         assert self._draining.keys() <= self._held.keys(), "a model drains that is not loaded"
-        for place, capacity in self.capacity.items():
-            holders = [request for request, _ in self._held.values() if place in request.places]
-            alone = len(holders) == 1 and not self.is_limited
-            assert alone or self._free_in(place) >= 0, f"more than {capacity} bytes of {place} are given out"
+        self._account.check_integrity(is_limited=self.is_limited)
+
+
+def _share(request: LoadRequest) -> float:
+    """The part of free memory that a KV cache may take."""
+    return SHARE_OF_MACHINE if MACHINE in request.places else SHARE_OF_GPU
 
 
 def _gib(size: float) -> str:

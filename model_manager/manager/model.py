@@ -30,7 +30,8 @@ from .counts import ModelCounts
 from .engine_pool import RUNNING, EnginePool, EngineSlot, State
 from .gpus import EngineSetup
 from .jobs import JobCounts
-from .memory_scheduler import MACHINE, LoadRequest, ModelUse
+from .memory_account import MACHINE, LoadRequest
+from .memory_scheduler import ModelUse
 from .outbox import Outbox
 from .requests import Requests
 from .results import KeptResults
@@ -160,6 +161,16 @@ class Model:
         self._ready_since, self._has_served = math.inf, False
         self._engines.start(None if cache is None else cache / self._engines_in_a_place / _GIB)
 
+    def resize_cache(self, cache: int) -> None:
+        """Let its KV caches take at most `cache` bytes in each of its places."""
+        self._engines.resize_caches(int(cache / self._engines_in_a_place))
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes of KV cache in each of its places; 0 if they cannot change, None while it is not known."""
+        size = self._engines.cache_bytes
+        return size and size // len(self.load_request.places)
+
     def unload(self) -> None:
         """Make room for another model. Requests that came too late to be finished first wait until it is back."""
         self._engines.stop(State.IDLE)
@@ -201,7 +212,7 @@ class Model:
 
     def use(self, share: float) -> ModelUse:
         """The loaded model as the memory scheduler sees it. `share`: see ModelUse."""
-        is_ready = self.state is State.READY
+        is_ready, cache = self.state is State.READY, self.cache_bytes
         return ModelUse(
             works=not is_ready or self._requests.has_work,
             last_used=self._last_used,
@@ -210,18 +221,23 @@ class Model:
             has_served=self._has_served,
             is_pinned=self.config.pinned and bool(self.users),
             share=share,
+            can_shrink=None if cache is None else cache > 0,
         )
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ready(self, engine: int, info: ModelInfo, now: float) -> None:
         """An engine has loaded the model."""
-        slot = self._engines.slots[engine]
-        slot.state, slot.info = State.READY, info
+        self._engines.ready(self._engines.slots[engine], info)
         self._last_used = now
         self._ready_since = min(now, self._ready_since)
         self._set_capacity()
         self._welcome()
+
+    def cache_resized(self, engine: int, cache_bytes: int) -> None:
+        """An engine has changed the size of its KV cache."""
+        slot = self._engines.slots[engine]
+        slot.cache_bytes, slot.is_resizing = cache_bytes, False
 
     def _welcome(self) -> None:
         info = self._engines.info

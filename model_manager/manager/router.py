@@ -23,7 +23,7 @@ from .counts import EndedModels, ModelCounts
 from .engine_pool import RUNNING, State
 from .gpus import engine_setups
 from .jobs import JobCounts
-from .memory_scheduler import Admit, Decision, Drain, EndDrain, Evict, MemoryScheduler, Refuse
+from .memory_scheduler import Admit, Decision, Drain, EndDrain, Evict, MemoryScheduler, Refuse, ResizeCache
 from .model import Model
 from .outbox import Effect, Outbox
 from .results import KeptResults
@@ -187,7 +187,7 @@ class Router:
     # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _share_memory(self, now: float) -> None:
-        """Load the models that have room, and unload those that make room for others."""
+        """Load the models that have room, unload those that make room for others, and change the sizes of caches."""
         is_wanted = self._memory.is_waited_for or any(each.state is State.WAITING for each in self._models.values())
         shares = self._shares() if is_wanted else {}
         for model in self._models.values():
@@ -197,9 +197,13 @@ class Router:
             elif model.state not in RUNNING:
                 self._memory.withdraw(model.key)
                 self._memory.release(model.key)
-        if self._memory.is_waited_for:
+            elif size := model.cache_bytes:
+                self._memory.resized(model.key, size)
+        if self._memory.is_waited_for or self._memory.has_shrunk:
             loaded = {
-                model.key: model.use(shares[model.key]) for model in self._models.values() if model.state in RUNNING
+                model.key: model.use(shares.get(model.key, 1.0))
+                for model in self._models.values()
+                if model.state in RUNNING
             }
             for decision in self._memory.decide(loaded, now):
                 self._carry_out(decision, now)
@@ -222,6 +226,9 @@ class Router:
             case Evict():
                 _log.info("%s is unloaded: another model needs its memory", model.key)
                 model.unload()
+            case ResizeCache(_, cache):
+                _log.info("%s gets a KV cache of %.2f GiB", model.key, cache / 2**30)
+                model.resize_cache(cache)
             case Drain():
                 _log.info("%s finishes the requests that it has: another model needs its memory", model.key)
                 model.drain(now)

@@ -20,7 +20,7 @@ from functools import partial
 
 from ..store.memory import memory_need
 from ..wire.config import ManagerConfig
-from ..wire.engine_messages import EngineFailed, EngineReady, Heartbeat, StepReport
+from ..wire.engine_messages import CacheResized, EngineFailed, EngineReady, Heartbeat, StepReport
 from ..wire.errors import ConfigError, ErrorInfo, InvalidRequest, ManagerUnavailable, MillraceError
 from ..wire.machine import cores_of_engines, free_memory
 from ..wire.messages import (
@@ -46,11 +46,13 @@ from ..wire.request import Failure
 from ..wire.status import ProcessStatus
 from ..wire.transport import MAX_FRAME_BYTES, AsyncConnection, ConnectionLost, FrameRoom, ProtocolError, peer_pid_uid
 from .acceptor import Acceptor, host_of
+from .engine_process import EngineReport
 from .finding import found_adapter, found_model
 from .fork_server_process import ForkServerProcess
 from .gpus import gpu_memory, visible_gpus
 from .launching import ENGINE_COMMAND
-from .memory_scheduler import MACHINE, MemoryScheduler
+from .memory_account import MACHINE
+from .memory_scheduler import MemoryScheduler
 from .outbox import Effect, Start, Stop, ToClient, ToEngine
 from .router import Router
 from .searches import Found, Searches
@@ -318,7 +320,7 @@ class ManagerServer:
 
     # ── engines (the supervisor's listener) ──────────────────────────────────────────────────────────────────────────
 
-    def engine_said(self, name: EngineName, message: EngineReady | EngineFailed | StepReport | Heartbeat) -> None:
+    def engine_said(self, name: EngineName, message: EngineReport) -> None:
         """A message of an engine."""
         now = time.monotonic()
         key, engine = name
@@ -326,6 +328,8 @@ class ManagerServer:
         match message:
             case StepReport():
                 model.report(engine, message, now)
+            case CacheResized():
+                model.cache_resized(engine, message.cache_bytes)
             case Heartbeat():
                 model.warn(message.warnings)
             case EngineReady():

@@ -1,7 +1,7 @@
 """Every message between the manager and an inference process.
 
-    manager ──StartEngine, Submit, Cancel, Shutdown──► engine
-    manager ◄──EngineReady, EngineFailed, StepReport, Heartbeat── engine
+    manager ──StartEngine, Submit, Cancel, ResizeCache, Shutdown──► engine
+    manager ◄──EngineReady, EngineFailed, StepReport, CacheResized, Heartbeat── engine
 
 Requests and their answers are in request.py, messages that both sides of the manager have in messages.py.
 """
@@ -33,6 +33,12 @@ class Shutdown(Message, frozen=True):
     """End now; what is running is dropped (the manager has it)."""
 
 
+class ResizeCache(Message, frozen=True):
+    """Let the KV cache take at most so many bytes; only to an engine whose ModelInfo tells its size."""
+
+    cache_bytes: int
+
+
 class EngineReady(Message, frozen=True):
     """The model is loaded and steps can run."""
 
@@ -59,6 +65,12 @@ class StepReport(Message, frozen=True, omit_defaults=True):
     """Text of the tokens in `progress`, from an engine that takes text."""
 
 
+class CacheResized(Message, frozen=True):
+    """The answer to ResizeCache, once memory beyond is given back: what the KV cache may take now."""
+
+    cache_bytes: int
+
+
 class Heartbeat(Message, frozen=True):
     """A sign of life, from a thread beside the loop."""
 
@@ -69,5 +81,5 @@ class Heartbeat(Message, frozen=True):
     """What the engine has logged since the last one, for the people whose jobs it runs."""
 
 
-ManagerToEngine = StartEngine | Submit | Cancel | Shutdown
-EngineMessage = EngineReady | EngineFailed | StepReport | Heartbeat
+ManagerToEngine = StartEngine | Submit | Cancel | ResizeCache | Shutdown
+EngineMessage = EngineReady | EngineFailed | StepReport | CacheResized | Heartbeat

@@ -21,15 +21,19 @@ from tests.model_manager.sides import GIB, ClientSide, Line, ManagerSide
 class World:
     """All processes of a machine."""
 
-    def __init__(self, of: ManagerConfig) -> None:
+    def __init__(self, of: ManagerConfig, *, is_elastic: bool = False) -> None:
+        """Two models do not fit at once; if `is_elastic`, they do once the KV cache of the first is cut."""
         self.settings = of
+        sizes = (GIB, GIB // 4, 2 * GIB) if is_elastic else (2 * GIB, 0, 0)
         self.now = 0.0
         self.waiting = Waiting()
         self.manager: ManagerSide | None = None
         self.clients: list[ClientSide] = []
         self._patches: list[Any] = [
             mock.patch.object(server, "time", SimpleNamespace(monotonic=lambda: self.now)),
-            mock.patch.object(server, "memory_need", lambda of, _: MemoryNeed(2 * GIB // of.num_engines)),
+            mock.patch.object(
+                server, "memory_need", lambda of, _: MemoryNeed(*(size // of.num_engines for size in sizes))
+            ),
             mock.patch.object(server, "visible_gpus", tuple),
             mock.patch.object(attempts, "_LONGEST_PAUSE", 0.0),
         ]

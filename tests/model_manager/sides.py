@@ -16,6 +16,8 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
+
 from millrace.model_manager.client.deltas import Delta
 from millrace.model_manager.client.generation import answer_of
 from millrace.model_manager.client.session import Session, WouldWait
@@ -27,7 +29,7 @@ from millrace.model_manager.manager import server
 from millrace.model_manager.manager.model import Model
 from millrace.model_manager.store import resolve
 from millrace.model_manager.wire.config import EMBEDDED_MODEL, ManagerConfig, ModelConfig
-from millrace.model_manager.wire.engine_messages import EngineReady, StepReport
+from millrace.model_manager.wire.engine_messages import CacheResized, EngineReady, ResizeCache, StepReport
 from millrace.model_manager.wire.messages import Message, Submit
 from millrace.model_manager.wire.request import Output, Request
 from millrace.model_manager.wire.sampling import SamplingParams
@@ -73,8 +75,9 @@ def _parts() -> tuple[Any, StopRules]:
     return loaded.info, StopRules.load(FOLDER, loaded.info.eos_token_ids)
 
 
-def fake_engine(now: Callable[[], float]) -> FakeEngine:
-    return FakeEngine(*_parts(), clock=now)
+def fake_engine(now: Callable[[], float], cache_gib: float | None = None) -> FakeEngine:
+    info, rules = _parts()
+    return FakeEngine(msgspec.structs.replace(info, cache_bytes=int((cache_gib or 2) * GIB)), rules, clock=now)
 
 
 def request(number: int, *, stream: bool = False) -> Request:
@@ -106,11 +109,11 @@ def expected(number: int) -> Output:
 class EngineSide:
     """An inference process: its loop, and what is on its way to and from the manager."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], cache_gib: float | None) -> None:
         self.inbox: deque[Message] = deque()
         self.outbox: deque[Message] = deque()
         self.is_ready = False
-        self._engine = fake_engine(now)
+        self._engine = fake_engine(now, cache_gib)
         steps = itertools.count()
         link: Any = SimpleNamespace(send=self.outbox.append)
         self._loop = EngineLoop(self._engine, link, clock=lambda: now() + _STEP_SECONDS * next(steps))
@@ -129,6 +132,16 @@ class EngineSide:
     def step(self) -> None:
         self._loop._report(self._engine.step())
 
+    @property
+    def cache_bytes(self) -> int:
+        return self._engine.cache_bytes
+
+    def is_behind(self) -> bool:
+        """Whether it has not done, or the manager has not heard, all that concerns its cache."""
+        coming = any(isinstance(each, ResizeCache) for each in self.inbox)
+        told = any(isinstance(each, EngineReady | CacheResized) for each in self.outbox)
+        return coming or told or not self.is_ready
+
     def requests(self) -> list[str]:
         """Ids of all requests that the manager has sent and has no answer to."""
         coming = [each.request_id for message in self.inbox if isinstance(message, Submit) for each in message.requests]
@@ -146,9 +159,9 @@ class Processes:
         self.engines: dict[tuple[str, int], EngineSide] = {}
         self._now = now
 
-    def start(self, name: tuple[str, int], _config: ModelConfig, _folder: str, _gpus: Sequence[str]) -> None:
+    def start(self, name: tuple[str, int], config: ModelConfig, _folder: str, _gpus: Sequence[str]) -> None:
         assert name not in self.engines, "a second engine in one place"
-        self.engines[name] = EngineSide(self._now)
+        self.engines[name] = EngineSide(self._now, config.kv_cache_gib)
 
     def send(self, name: tuple[str, int], message: Message) -> None:
         assert self.engines[name].is_ready, "requests before the model is loaded"

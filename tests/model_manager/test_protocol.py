@@ -28,7 +28,9 @@ HASTY = {"max_restarts": 1, "max_deaths_per_request": 1}
 
 
 class Protocol(RuleBasedStateMachine):
-    """One to three clients, one or two models that do not fit at once, one or two engines each."""
+    """One to three clients, one or two models that do not fit at once, or not until one has a smaller KV cache, one or
+    two engines each.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,14 +43,22 @@ class Protocol(RuleBasedStateMachine):
         is_patient=st.booleans(),
         keeps=st.booleans(),
         is_open=st.integers(0, 3),
+        is_elastic=st.booleans(),
     )
     def start(
-        self, num_clients: int, num_models: int, num_engines: int, is_patient: bool, keeps: bool, is_open: int
+        self,
+        num_clients: int,
+        num_models: int,
+        num_engines: int,
+        is_patient: bool,
+        keeps: bool,
+        is_open: int,
+        is_elastic: bool,
     ) -> None:
         """`is_patient`: however often engines die, no request fails of it. `is_open`: 0 begins before any message."""
         limits = PATIENT if is_patient else HASTY
         self.allowed = () if is_patient else (EngineKiller, EngineLost)
-        self.world = World(manager_settings(results_kept_mib=1.0 if keeps else 0.0, **limits))
+        self.world = World(manager_settings(results_kept_mib=1.0 if keeps else 0.0, **limits), is_elastic=is_elastic)
         self.models = [config(revision, num_engines) for revision in "ab"[:num_models]]
         for number in range(num_clients):
             self.world.open_client(self.models[number % num_models])
@@ -203,6 +213,15 @@ class Protocol(RuleBasedStateMachine):
         for (key, index), engine in manager.engines.items() if manager is not None else ():
             slot = manager.models()[key]._engines.slots[index]  # type: ignore[union-attr]
             assert sorted(slot.entries) == sorted(engine.requests())
+
+    @invariant()
+    def engines_have_the_caches_that_the_manager_says(self) -> None:
+        """Of a model whose engines have answered all that they were told."""
+        manager = self.world.manager
+        for key, model in manager.models().items() if manager is not None else ():
+            engines = [engine for (of, _), engine in manager.engines.items() if of == key]  # type: ignore[union-attr]
+            if (size := model.cache_bytes) and not any(engine.is_behind() for engine in engines):
+                assert size == sum(engine.cache_bytes for engine in engines)
 
     def teardown(self) -> None:
         """All that were asked for are answered, and when all clients have gone nothing is left."""

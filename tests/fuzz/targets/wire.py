@@ -13,11 +13,13 @@ import msgspec
 
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.engine_messages import (
+    CacheResized,
     EngineFailed,
     EngineMessage,
     EngineReady,
     Heartbeat,
     ManagerToEngine,
+    ResizeCache,
     Shutdown,
     StartEngine,
     StepReport,
@@ -154,6 +156,8 @@ def _samples() -> list[Message]:
         EngineFailed(error),
         StepReport([output], [Failure("c", error)], {"b": [1]}, EngineStats()),
         Heartbeat(1, 0.0, ["w"]),
+        ResizeCache(4096),
+        CacheResized(4096),
     ]
 
 

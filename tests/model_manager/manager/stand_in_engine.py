@@ -19,10 +19,12 @@ import time
 from pathlib import Path
 
 from millrace.model_manager.wire.engine_messages import (
+    CacheResized,
     EngineFailed,
     EngineReady,
     Heartbeat,
     ManagerToEngine,
+    ResizeCache,
     Shutdown,
     StartEngine,
     StepReport,
@@ -79,10 +81,23 @@ class StandIn:
                     assert request.request_id not in self._requests, "a request was sent twice"
                     self._requests[request.request_id] = request
                     self._tokens[request.request_id] = list(request.output_token_ids)
+            elif isinstance(message, ResizeCache):
+                self._resize(message.cache_bytes)
             elif isinstance(message, Cancel):
                 for request_id in message.request_ids:
                     if request_id in self._requests:
                         self._connection.send(StepReport(outputs=[self._finish(request_id, FinishReason.ABORT)]))
+
+    def _resize(self, size: int) -> None:
+        """The file `resizes` gets a line with the size; with the behaviour `die resizing`, it dies instead, once."""
+        folder = Path(self._start.folder)
+        wish = folder / "behaviour"
+        if wish.exists() and wish.read_text() == "die resizing":
+            wish.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with (folder / "resizes").open("a") as lines:
+            lines.write(f"{size}\n")
+        self._connection.send(CacheResized(size))
 
     async def _step_for_ever(self) -> None:
         while True:
@@ -135,6 +150,7 @@ def _info(start: StartEngine) -> ModelInfo:
         max_model_len=4096,
         max_num_seqs=start.config.max_num_seqs,
         revision=start.config.revision or "",
+        cache_bytes=int((start.config.kv_cache_gib or 1) * 2**30),
     )
 
 

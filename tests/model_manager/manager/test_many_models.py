@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from millrace.model_manager.client.engine_client import EngineClient
-from millrace.model_manager.manager.memory_scheduler import MACHINE, MemoryScheduler
+from millrace.model_manager.manager.memory_account import MACHINE
+from millrace.model_manager.manager.memory_scheduler import MemoryScheduler
 from millrace.model_manager.manager.outbox import Start, Stop, ToClient, ToEngine
 from millrace.model_manager.manager.router import Router
 from millrace.model_manager.store.memory import MemoryNeed, memory_need
@@ -255,3 +256,34 @@ def test_shuffled_requests_to_more_models_than_fit_are_all_answered_and_each_mod
 def test_a_model_for_which_there_is_never_room_fails_with_one_sentence(machine: Machine) -> None:
     with pytest.raises(ModelDoesNotFit, match="set memory_gib"):
         machine.open(msgspec.structs.replace(SETTINGS, memory_gib=0.1))
+
+
+def room_for_two_at_least_size(machine: Machine) -> ManagerConfig:
+    """Settings of a manager in whose memory one model takes all, and two fit with smaller KV caches."""
+    need = memory_need(machine.config(), str(machine.model))
+    assert need.most_cache > 2 * need.least_cache
+    return msgspec.structs.replace(SETTINGS, memory_gib=(2 * need.least + need.least_cache) / 2**30)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["it answers", "it is killed as it is told"])
+def test_the_cache_of_a_model_with_work_shrinks_so_that_both_are_loaded(
+    machine: Machine, folders: list[Path], dies: bool
+) -> None:
+    settings = room_for_two_at_least_size(machine)
+    first = machine.open(settings, model=str(folders[0]))
+    (folders[0] / "hold").touch()
+    working = first.submit([ANSWER, 40, 1], SamplingParams(), request_id="long")
+    if dies:
+        (folders[0] / "behaviour").write_text("die resizing")
+    second = machine.open(settings, model=str(folders[1]))
+    assert tokens(second, "two") == answer([ANSWER, 3, 7], 3)
+    assert not working.done()
+    (size,) = (folders[0] / "resizes").read_text().split()
+    need = memory_need(machine.config(), str(machine.model))
+    assert need.least_cache <= int(size) < need.most_cache
+    statuses = machine.status().models
+    assert [model.loads for model in statuses] == [1, 1]
+    assert [len(model.pids) for model in statuses] == [1, 1]
+    assert [model.restarts for model in statuses] == [int(dies), 0]
+    (folders[0] / "hold").unlink()
+    assert working.result(PATIENCE).token_ids == answer([ANSWER, 40, 1], 40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -16,7 +17,7 @@ from millrace.model_manager.manager.model import Model
 from millrace.model_manager.manager.outbox import Effect, Outbox, Start, Stop, ToClient, ToEngine
 from millrace.model_manager.manager.results import KeptResults
 from millrace.model_manager.store.memory import MemoryNeed
-from millrace.model_manager.wire.engine_messages import StepReport
+from millrace.model_manager.wire.engine_messages import ResizeCache, StepReport
 from millrace.model_manager.wire.errors import ModelDoesNotFit, ModelLost
 from millrace.model_manager.wire.messages import Cancel, Credits, ModelFailed, ModelReady, OpenModel, Results, Submit
 from millrace.model_manager.wire.request import FinishReason
@@ -26,10 +27,11 @@ from tests.searches import runs
 EVENTS = (
     *5 * ("load",),
     *4 * ("open", "submit", "admit", "finish"),
-    *2 * ("die", "cancel", "wait"),
+    *2 * ("die", "cancel", "wait", "resize", "answer"),
     *("make_room", "lose", "refuse", "load_fails", "evict", "drain", "end_drain", "crowd", "leave", "close", "replace"),
 )
 ANY = st.integers(0, 2**16)
+CACHE = 1000
 
 
 class Life(RuleBasedStateMachine):
@@ -47,6 +49,10 @@ class Life(RuleBasedStateMachine):
         """Requests of each user."""
         self.engines: dict[int, dict[str, bool] | None] = {}
         """Requests of each engine that runs, and whether they are cancelled; None while it loads."""
+        self.caches: dict[int, int] = {}
+        """Bytes of each loaded engine's cache."""
+        self.targets: dict[int, int] = {}
+        """What engines were told that have not answered."""
 
     @initialize(num_engines=st.integers(1, 3))
     def make(self, num_engines: int) -> None:
@@ -122,6 +128,18 @@ class Life(RuleBasedStateMachine):
     def end_drain(self, *_: int) -> None:
         self.model.end_drain()
 
+    def resize(self, which: int, _how: int) -> None:
+        """As the memory scheduler does it: not before all engines have answered."""
+        if self.model.state is State.READY and self.model.cache_bytes:
+            self.model.resize_cache(1 + which % CACHE)
+            assert self.model.cache_bytes is None
+
+    def answer(self, which: int = 0, _how: int = 0) -> None:
+        if self.targets:
+            index = sorted(self.targets)[which % len(self.targets)]
+            self.caches[index] = self.targets.pop(index)
+            self.model.cache_resized(index, self.caches[index])
+
     def crowd(self, which: int, _how: int) -> None:
         self.model.crowd(bool(which % 2))
 
@@ -144,8 +162,8 @@ class Life(RuleBasedStateMachine):
 
     def load(self, which: int = 0, _how: int = 0) -> None:
         if (index := self.loading(which)) is not None:
-            self.engines[index] = {}
-            self.model.ready(index, INFO, self.now)
+            self.engines[index], self.caches[index] = {}, CACHE
+            self.model.ready(index, msgspec.structs.replace(INFO, cache_bytes=CACHE), self.now)
 
     def refuse(self, which: int, _how: int) -> None:
         if (index := self.loading(which)) is not None:
@@ -153,14 +171,19 @@ class Life(RuleBasedStateMachine):
 
     def load_fails(self, which: int, _how: int) -> None:
         if (index := self.loading(which)) is not None:
-            del self.engines[index]
+            self.forget(index)
             self.model.died(index, "no such module", load_failed=True, now=self.now)
 
     def die(self, which: int, _how: int) -> None:
         if self.engines:
             index = sorted(self.engines)[which % len(self.engines)]
-            del self.engines[index]
+            self.forget(index)
             self.model.died(index, "killed", load_failed=False, now=self.now)
+
+    def forget(self, index: int) -> None:
+        del self.engines[index]
+        self.caches.pop(index, None)
+        self.targets.pop(index, None)
 
     def lose(self, which: int, _how: int) -> None:
         """A loaded engine says that it can answer no request any more."""
@@ -194,7 +217,10 @@ class Life(RuleBasedStateMachine):
                 assert index not in self.engines, "a second engine in one place"
                 self.engines[index] = None
             case Stop(_, index):
-                del self.engines[index]
+                self.forget(index)
+            case ToEngine(_, ResizeCache(size), index):
+                assert self.engines[index] is not None, "told before the model is loaded"
+                self.targets[index] = size
             case ToEngine(_, Submit(_, requests), index):
                 engine = self.engines[index]
                 assert engine is not None, "requests before the model is loaded"
@@ -235,6 +261,14 @@ class Life(RuleBasedStateMachine):
             assert set(slot.entries) == set(self.engines[index] or ())
 
     @invariant()
+    def caches_are_as_large_as_they_say(self) -> None:
+        """Engines that were started again too have what the others were told."""
+        if self.model.state is State.READY and (size := self.model.cache_bytes):
+            assert not self.targets
+            assert size == sum(self.caches.values())
+            assert len(set(self.caches.values())) == 1
+
+    @invariant()
     def who_waits_is_heard(self) -> None:
         """Somebody wants the model: it is loaded, or is to be. Nobody waits for one that is ready."""
         if self.model.state is State.READY:
@@ -258,7 +292,7 @@ class Life(RuleBasedStateMachine):
         assert not self.engines
 
     def go_on(self) -> None:
-        for event in (self.end_drain, self.admit, self.load, self.finish):
+        for event in (self.end_drain, self.admit, self.load, self.answer, self.finish):
             event()
             self.settle()
 

@@ -66,7 +66,7 @@ _SAMPLING = st.fixed_dictionaries(
 _MODEL = st.fixed_dictionaries(
     {},
     optional={
-        "model": st.text(min_size=1).filter(str.strip),
+        "model": st.text(min_size=1).filter(lambda name: name.strip() and "\0" not in name),
         "revision": st.text(),
         "dtype": st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
         "quantization": st.sampled_from(["none", "int8", "int4", "fp8"]),
