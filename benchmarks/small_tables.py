@@ -1,14 +1,15 @@
 """Tables of what is no contest of throughput: engines' starts (benchmarks.start), long queues (benchmarks.queue), what
 each element waits in a pipeline (benchmarks.latency), what constraints cost (benchmarks.constrained), servers
 (benchmarks.server) and clients that hang up there (benchmarks.hang_ups), a simulated fleet (benchmarks.simulation),
-greedy answers that differ (benchmarks.agreement), more models than fit (benchmarks.many_models), and jobs that grow
-(benchmarks.growth, benchmarks.kafka_growth).
+greedy answers that differ (benchmarks.agreement), more models than fit (benchmarks.many_models), KV caches that shrink
+(benchmarks.shrinking_cache), and jobs that grow (benchmarks.growth, benchmarks.kafka_growth).
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from benchmarks.simulation_tables import simulated_lines, simulated_on
@@ -27,6 +28,8 @@ def _lines(figures: dict[str, Any]) -> list[list[str]]:
         return simulated_lines(figures["part"], figures["simulated"])
     if "differing" in figures:
         return _differing(figures)
+    if "given_back_mib" in figures:
+        return _shrinking_cache(figures)
     if "most_loads" in figures:
         return _many_models(figures)
     if "starts" in figures:
@@ -91,6 +94,23 @@ def _many_models(figures: dict[str, Any]) -> list[list[str]]:
         rate = f"{figures['rows_per_s'][order]:.0f} ({min(rates):.0f}–{max(rates):.0f})"
         rows.append([order, rate, ", ".join(map(str, loads)), str(most)])
     rows.append(["shuffled / sorted", f"{figures['ratio']:.2f}", "", ""])
+    return [head, ["---"] * len(head), *rows]
+
+
+def _shrinking_cache(figures: dict[str, Any]) -> list[list[str]]:
+    """Rows a second by the way in which two models share memory; medians, ranges are over the rounds."""
+    of = figures["settings"]
+    what = f"{of['rows']:,} rows of {of['prompt']} + {of['tokens']} tokens for each of two models"
+    head = [what, "rows/s", "s until the second is ready", "memory of the first engine, MiB", "loads in all"]
+    rows = []
+    for way, opened in figures["opened_after_s"].items():
+        runs = [each for each in figures["runs"] if each["way"] == way]
+        rates = sorted(each["rows_per_s"] for each in runs)
+        before, after = (median(each["first_rss_mib"][at] for each in runs) for at in (0, 1))
+        rate = f"{median(rates):.1f} ({rates[0]:.1f}–{rates[-1]:.1f})"
+        memory = f"{before:,.0f} → {f'{after:,.0f}' if after else '–'}"
+        rows.append([way, rate, f"{opened:.1f}", memory, f"{median(sum(each['loads']) for each in runs):.0f}"])
+    rows.append(["shrinks / turns", f"{figures['ratio']:.2f}", "", "", ""])
     return [head, ["---"] * len(head), *rows]
 
 

@@ -14,6 +14,7 @@ from transformers import OPTConfig, Qwen3Config
 from millrace.model_manager.engine.loading.ranks import check_divisible
 from millrace.model_manager.engine.tensor_parallel.leader import PEER_LOST, load_divided
 from millrace.model_manager.wire.config import ModelConfig
+from millrace.model_manager.wire.engine_messages import CacheResized, ResizeCache
 from millrace.model_manager.wire.errors import ConfigError
 from millrace.model_manager.wire.transport import ConnectionLost
 from tests.model_manager.engine import random_checkpoints
@@ -53,6 +54,11 @@ def _answers(manager: Manager) -> dict[str, list[int]]:
     return {name: output.token_ids for name, output in manager.outputs.items()}
 
 
+def _resized(manager: Manager, size: int) -> int:
+    manager.send(ResizeCache(size))
+    return manager.expect(CacheResized).cache_bytes
+
+
 def _peer(manager: Manager) -> psutil.Process:
     (peer,) = psutil.Process(manager.process.pid).children()
     return peer
@@ -63,7 +69,9 @@ def test_two_processes_answer_as_one_does_and_end_with_a_peer(folder: Path, divi
     with engine_process() as whole:
         whole.sock.settimeout(PATIENCE)
         whole.ready(**_settings(folder))
+        assert _resized(divided, 0) == _resized(whole, 0), "the size is that of both processes"
         assert _answers(divided) == _answers(whole)
+        assert _resized(divided, 2**40) == _resized(whole, 2**40) <= 0.01 * 2**30
     _peer(divided).kill()
     with pytest.raises(ConnectionLost):
         divided.until(lambda: False)
