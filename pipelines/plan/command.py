@@ -32,6 +32,7 @@ from .report import Machine, Plan, as_json, as_text
 from .speed import measured_speed
 from .token_counts import TokenCounts, count_tokens, load_encoding, mean_generated
 
+_MOST_PREEMPTIONS = 60
 _HOURS = {"m": Fraction(1, 60), "h": Fraction(1), "d": Fraction(24)}
 
 
@@ -56,10 +57,12 @@ def _check(flags: argparse.Namespace) -> None:
         value = getattr(flags, name)
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"--{name} {shown(value)}: takes a number above 0")
-    for name in ("sample", "startup_minutes", "margin", "preemptions_per_hour", "output_tokens"):
+    for name in ("sample", "startup_minutes", "margin", "output_tokens"):
         value = getattr(flags, name)
         if value is not None and not 0 <= value < math.inf:
             raise ConfigError(f"--{name} {shown(value)}: takes 0 or more")
+    if not 0 <= flags.preemptions_per_hour <= _MOST_PREEMPTIONS:
+        raise ConfigError(f"--preemptions_per_hour {shown(flags.preemptions_per_hour)}: takes 0 to {_MOST_PREEMPTIONS}")
 
 
 def make_plan(flags: argparse.Namespace) -> Plan:

@@ -19,6 +19,8 @@ _INTEGERS = (4, 5, 6)
 _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3
 _BEYOND = 2**31
 """Bytes; no page, and nothing in a header, has as many."""
+USUAL_PAGE = 128 * 2**20
+"""Bytes: DuckDB ends pages at 100 MB, other writers at 1 MiB."""
 _DEEPEST = 8
 """Structs within structs in a header: it has three."""
 
@@ -31,22 +33,27 @@ class PageSize(NamedTuple):
     """Bytes, decompressed."""
 
 
-def largest_pages(stream: BinaryIO, metadata: pq.FileMetaData, number: int, enough: int) -> tuple[int, PageSize]:
-    """Bytes of the largest pages of all columns of a row group together, and the largest one.
+def counted(size: int) -> int:
+    """What a page of so many bytes counts: a writer that ends pages by their size makes none beyond USUAL_PAGE."""
+    return size // 4 if size <= USUAL_PAGE else size
 
-    A column counts with all its bytes, which are no fewer, where the sum is at most `enough` bytes anyway. Raises what
-    a reader raises of columns that it cannot open, as encrypted ones.
+
+def largest_pages(stream: BinaryIO, metadata: pq.FileMetaData, number: int, enough: int) -> tuple[int, PageSize]:
+    """What the largest pages of all columns of a row group count together, and the largest one.
+
+    A column counts as if it were one page, which is no less, where the sum is at most `enough` anyway. Raises what a
+    reader raises of columns that it cannot open, as encrypted ones.
     """
     _open_columns(stream, metadata, number)
     group = metadata.row_group(number)
     chunks = sorted(map(group.column, range(group.num_columns)), key=_size, reverse=True)
-    held = sum(map(_size, chunks))
+    held = sum(counted(_size(chunk)) for chunk in chunks)
     largest = PageSize("", 0)
     for chunk in chunks:
         if held <= enough:
             break
         page = PageSize(chunk.path_in_schema, _largest_page(stream, chunk))
-        held += page.size - _size(chunk)
+        held += counted(page.size) - counted(_size(chunk))
         largest = max(largest, page, key=lambda each: each.size)
     return held, largest
 

@@ -32,7 +32,7 @@ _BATCH_BYTES = 2**20
 are converted one by one.
 """
 _PAGES = 32
-"""Pages that are decoded at a time, one of each column, may have as many times `max_row_bytes` together, …"""
+"""Pages that are decoded at a time, one of each column, may count as many times `max_row_bytes` together, …"""
 _PAGES_BYTES = 512 * 2**20
 """… and so much in any case: pages of 1 MiB are common, and so are tables of hundreds of columns."""
 _PIECE = 2**20
@@ -80,9 +80,10 @@ def _check_pages(stream: BinaryIO, metadata: pq.FileMetaData, group: int, limit:
     rows = metadata.row_group(group)
     values = max(limit * rows.num_rows // _row_group_bytes(rows), 1)
     raise UnreadableFile(
-        f"the largest pages of its columns have {held:,} bytes together (column `{largest.column}`: {largest.size:,}),"
+        f"the largest pages of its columns count {held:,} bytes together (column `{largest.column}`: {largest.size:,}),"
         f" and max_row_bytes={limit} takes {most:,}, as a page is decoded whole: write the file with smaller pages"
-        f" (pyarrow: write_batch_size={min(values, 1024)}) or without the column, or raise max_row_bytes of ReadPrompts"
+        f" (pyarrow: write_batch_size={min(values, 1024)}; DuckDB: a smaller ROW_GROUP_SIZE) or without the column, or"
+        " raise max_row_bytes of ReadPrompts"
     )
 
 

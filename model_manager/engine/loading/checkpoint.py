@@ -28,7 +28,7 @@ from ...wire.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from ..cpu.parameter_reader import ParameterShape
 from ..quantization.stored_formats import refusal
 from .architectures import refusal_of_type, served_architecture, text_part
-from .config_sizes import check_config_sizes, check_extent, check_heads
+from .config_sizes import check_config_sizes, check_depth, check_heads
 from .kept_config import KeptConfig, PlainConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -137,7 +137,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         kept=kept,
         is_text_part=text is not None,
     )
-    check_extent(folder / "config.json", config, checkpoint.most_parameters)
+    check_depth(folder / "config.json", config, checkpoint.most_parameters)
     return checkpoint
 
 

@@ -26,6 +26,7 @@ _MOST = {
 """The largest size of each field; the smallest is 1."""
 _ROPE_NUMBERS = frozenset("rope_theta factor beta_fast beta_slow low_freq_factor high_freq_factor".split())
 _HEADS, _KV_HEADS = "num_attention_heads", "num_key_value_heads"
+_DEPTH, _WIDTH = "num_hidden_layers", "hidden_size"
 _SHOWN = 40
 
 
@@ -76,26 +77,15 @@ def check_heads(file: Path, text: Any) -> None:
         raise _wrong(file, names.get(_HEADS, _HEADS), heads, f"a divisor of the hidden size, {text.hidden_size}")
 
 
-def check_extent(file: Path, text: Any, weights: int) -> None:
-    """Raises ModelCorrupt if the smallest model of this depth, width and vocabulary has more parameters than there are
-    `weights`. transformers makes up what is missing, whatever memory that takes.
+def check_depth(file: Path, text: Any, weights: int) -> None:
+    """Raises ModelCorrupt if layers of this number and width have more parameters than there are `weights`: at least
+    the width's square in each. To make up what is missing takes transformers time and memory without end.
     """
-    width, depth, vocabulary = (
-        getattr(text, name, None) for name in ("hidden_size", "num_hidden_layers", "vocab_size")
-    )
-    names = getattr(text, "attribute_map", {})
-    for other, least in (("num_hidden_layers", _times(depth, width, width)), ("vocab_size", _times(vocabulary, width))):
-        if least > weights:
-            fields = " and ".join(names.get(name, name) for name in (other, "hidden_size"))
-            raise ModelCorrupt(
-                f"{file}: {fields} describe {least:,} parameters or more, and the files hold {weights:,}"
-            )
-
-
-def _times(*factors: object) -> int:
-    """The product; 0 if a factor is no number."""
-    numbers = [factor for factor in factors if isinstance(factor, int)]
-    return math.prod(numbers) if len(numbers) == len(factors) else 0
+    depth, width = getattr(text, _DEPTH, None), getattr(text, _WIDTH, None)
+    if isinstance(depth, int) and isinstance(width, int) and (least := depth * width * width) > weights:
+        names = getattr(text, "attribute_map", {})
+        fields = " and ".join(names.get(name, name) for name in (_DEPTH, _WIDTH))
+        raise ModelCorrupt(f"{file}: {fields} describe {least:,} parameters or more, and the files hold {weights:,}")
 
 
 def _parts(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -169,7 +169,7 @@ def test_without_a_question_it_is_a_ladder_for_the_machine_that_a_job_would_get(
         (["--input", "ROWS", "--tokens_per_second", "1", "--margin", "-1"], "--margin -1: takes 0 or more"),
         (
             ["--input", "ROWS", "--tokens_per_second", "1", "--preemptions_per_hour", "nan"],
-            "--preemptions_per_hour nan: takes 0 or more",
+            "--preemptions_per_hour nan: takes 0 to 60",
         ),
         (["--input", "ROWS", "--max_tokens", "0"], "--max_tokens 0: takes"),
         (

@@ -18,7 +18,7 @@ import pytest
 
 from millrace.transforms.elements.completions import DeadLetter, Prompt
 from millrace.transforms.elements.prompt_rows import RowShape
-from millrace.transforms.reading import read_parquet
+from millrace.transforms.reading import parquet_pages, read_parquet
 from millrace.transforms.reading.arrow_plain import Unconvertible, plain_rows
 from millrace.transforms.reading.count import count_rows
 from millrace.transforms.reading.file_ranges import FileRange
@@ -216,6 +216,7 @@ LIMIT = 10_000
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pages are taken beside those that the limit takes."""
     monkeypatch.setattr(read_parquet, "_PAGES_BYTES", 0)
+    monkeypatch.setattr(parquet_pages, "USUAL_PAGE", 0)
 
 
 def wide(path: Path, sizes: list[int], **options: Any) -> None:
@@ -252,10 +253,10 @@ def test_a_row_group_of_a_page_beyond_the_bound_is_refused_before_it_is_decoded(
         rows = read(tmp_path / "a.parquet", limit=LIMIT)
     assert texts(rows) == [*(f"p{n}" for n in range(100)), "UnreadableFile", *(f"p{n}" for n in range(200, 300))]
     (reason,) = reasons(rows)
-    assert reason.startswith("row group 2 of 3: the largest pages of its columns have 50")
+    assert reason.startswith("row group 2 of 3: the largest pages of its columns count 50")
     assert "(column `c`: 50" in reason
     assert "max_row_bytes=10000 takes 320,000" in reason
-    assert "pyarrow: write_batch_size=1)" in reason
+    assert "pyarrow: write_batch_size=1; DuckDB" in reason
     assert reason.endswith("; rows 101 to 200 are missing, the rows of other row groups are read")
     assert pool.max_memory() < 500_000
 
@@ -282,6 +283,16 @@ def test_a_row_group_larger_than_the_bound_whose_pages_are_small_is_read(tmp_pat
 def test_a_low_limit_of_rows_refuses_no_file_of_usual_pages(tmp_path: Path) -> None:
     wide(tmp_path / "a.parquet", [100] * 20_000)
     assert texts(read(tmp_path / "a.parquet", limit=LIMIT))[-1] == "p19999"
+
+
+def test_pages_that_end_by_their_size_count_a_quarter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB's pages have up to 100 MB, in each column."""
+    monkeypatch.setattr(read_parquet, "_PAGES_BYTES", 0)
+    wide(tmp_path / "a.parquet", [5000] * 100)
+    monkeypatch.setattr(parquet_pages, "USUAL_PAGE", 600_000)
+    assert texts(read(tmp_path / "a.parquet", limit=LIMIT))[-1] == "p99"
+    monkeypatch.setattr(parquet_pages, "USUAL_PAGE", 400_000)
+    assert texts(read(tmp_path / "a.parquet", limit=LIMIT)) == ["UnreadableFile"]
 
 
 @pytest.mark.usefixtures("small_pages")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,7 +103,7 @@ def test_an_impossible_size_is_named_with_its_file_and_what_it_takes(
             {"hidden_size": 64_000},
             "num_hidden_layers and hidden_size describe 12,288,000,000 parameters or more",
         ),
-        ("opt", {"vocab_size": 2**24}, "vocab_size and hidden_size describe 1,073,741,824 parameters or more"),
+        ("opt", {"vocab_size": 2**24}, "config.json describes 1,073,"),
         ("opt", {"ffn_dim": 2**20}, "describes 405,879,936 parameters"),
     ],
 )
@@ -117,6 +118,21 @@ def test_a_config_of_another_models_size_is_refused_before_its_memory_is_taken(
             load_model(ModelConfig(model="small"), folder)
     finally:
         (folder / "config.json").write_text(json.dumps(fields))
+
+
+def test_a_vocabulary_that_is_wider_than_the_model_is_no_other_models(tmp_path: Path) -> None:
+    """OPT embeds in `word_embed_proj_dim` numbers, and projects them to `hidden_size`."""
+    config = transformers.OPTConfig(
+        vocab_size=5000,
+        hidden_size=64,
+        word_embed_proj_dim=8,
+        num_hidden_layers=1,
+        ffn_dim=96,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+    )
+    random_checkpoints.write(tmp_path, config)
+    assert load_model(ModelConfig(model="small"), tmp_path).info.vocab_size == 5000
 
 
 @given(data=st.data())
