@@ -26,6 +26,8 @@ _PIECE = re.compile(
 _COMMENTS = frozenset(("description", "title", "$comment", "examples", "default"))
 """What a schema tells people."""
 _DOCUMENTS = ("substring_chars", "substring_words", "substring_chunks")
+_SHOWN = 10**9
+"""The longest part whose length an error tells: repetitions of repetitions can have thousands of digits."""
 _LEAST = {"*": 0, "?": 0, "+": 1}
 
 
@@ -61,7 +63,7 @@ def longest_part(regex: str) -> int:
         elif piece["bar"]:
             group.end_alternative()
         elif piece["times"]:
-            group.last *= int(piece["least"]) if piece["least"] else _LEAST[piece["times"]]
+            group.last *= _times(piece["least"]) if piece["least"] else _LEAST[piece["times"]]
         elif not piece["flags"]:
             group.add(1)
         longest = max(longest, groups[-1].before + groups[-1].last)
@@ -94,6 +96,11 @@ def longest_of(constraint: Constraint, *, documents: bool = True) -> int:
     return max((*map(longest_part, _regexes_of(constraint)), *map(len, strings)), default=0)
 
 
+def _times(digits: str) -> int:
+    """The number, at most _SHOWN: Python reads none of thousands of digits."""
+    return min(int(digits), _SHOWN) if len(digits) < 100 else _SHOWN
+
+
 def _pieces_of(constraint: Constraint) -> Iterator[Lexeme]:
     return pieces(constraint.grammar) if constraint.grammar is not None else iter(())
 
@@ -124,4 +131,7 @@ def too_long(constraint: Constraint) -> str | None:
     """The error for a constraint that requires more characters than any output has, in one part or in all, or None."""
     required = sum(len(value) for name, value in _schema_strings(constraint) if name in ("required", "const"))
     length = max(longest_of(constraint, documents=False), required)
-    return f"takes parts of at most {MOST} characters that must come, got one of {length}" if length > MOST else None
+    if length <= MOST:
+        return None
+    shown = f"{length}" if length < _SHOWN else f"more than {_SHOWN}"
+    return f"takes parts of at most {MOST} characters that must come, got one of {shown}"

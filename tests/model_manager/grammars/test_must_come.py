@@ -63,6 +63,8 @@ def test_the_length_is_the_least_that_pythons_own_parser_finds(regex: str) -> No
     [
         {"regex": "a{1000000000}"},
         {"regex": "b?(a{1000}){1000}"},
+        {"regex": "a" + "{99}" * 4000},
+        {"regex": f"a{{{'9' * 5000}}}"},
         {"grammar": "start: A?\nA: /a{1000000000}/"},
         {"json_schema": {"type": "string", "pattern": "^a{1000000000}$"}},
         {"json_schema": {"required": ["a" * 1_000_000]}},
