@@ -175,8 +175,10 @@ class Election:
             return -signal.SIGKILL
 
     def _check_end(self, status: int, killed: int) -> None:
-        """Raises ManagerUnavailable unless another start may help: this manager was killed, and few were before."""
-        if status < 0 and killed < _STARTS:
+        """Raises ManagerUnavailable unless another start may help: this manager was killed, or fenced (0) because it
+        was slow, and few were before.
+        """
+        if status <= 0 and killed < _STARTS:
             return
         if self._silent == killed:
             how = f"the manager stood still at each of {killed} starts, and was killed"

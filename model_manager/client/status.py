@@ -100,7 +100,7 @@ def _end_by_force(folder: RuntimeDir, holder: bytes | None) -> Literal["kill", "
     if sock is not None:
         with sock:
             pid, _ = peer_pid_uid(sock)
-        if pid > 1:  # one of this namespace
+        if pid > 1 and folder.holder() == holder:  # one of this namespace, and no successor
             with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
                 os.kill(pid, signal.SIGKILL)
             return "kill"

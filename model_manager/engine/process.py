@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import TypeGuard
 
 from ..store.checksums import check_sums
 from ..store.gguf import is_gguf
@@ -168,10 +169,14 @@ class EngineLoop:
             elif isinstance(message, Cancel):
                 for request_id in message.request_ids:
                     self._engine.abort(request_id)
-            elif isinstance(message, ResizeCache) and isinstance(self._engine, ResizableEngine):
+            elif isinstance(message, ResizeCache) and self._can_resize(self._engine):
                 self._engine.resize_cache(message.cache_bytes)
             else:
                 log.warning("%s is not expected now and was ignored", type(message).__name__)
+
+    @staticmethod
+    def _can_resize(engine: Engine) -> TypeGuard[ResizableEngine]:
+        return isinstance(engine, ResizableEngine) and engine.info.cache_bytes > 0
 
     def _add(self, request: Request) -> None:
         try:

@@ -56,8 +56,13 @@ class Ports:
         other guard has one for this port: a killed server frees the port before the memory that it holds.
         """
         claim = socket.socket(socket.AF_UNIX)
-        if sys.platform == "linux":  # which frees an abstract name with the last process that holds it
-            _await("port", self.http, partial(_binds, claim, f"\0millrace-server-{self.http}"))
+        try:
+            if sys.platform == "linux":  # which frees an abstract name with the last process that holds it
+                name = f"\0millrace-server-{self.http}"
+                _await("port", self.http, partial(_binds, claim, name), "the server that had it has not ended yet")
+        except BaseException:
+            claim.close()
+            raise
         return claim
 
     def check_listeners(self, ours: int) -> None:
@@ -82,14 +87,12 @@ def _free_ports() -> list[int]:
         return [one.getsockname()[1], other.getsockname()[1]]
 
 
-def _await(option: str, port: int, is_free: Callable[[], bool]) -> None:
+def _await(option: str, port: int, is_free: Callable[[], bool], who: str = "another program listens there") -> None:
     for _ in range(_LOOKS):
         if is_free():
             return
         time.sleep(_POLL)
-    raise ModelLoadFailed(
-        f"port {port}: another program listens there; the option {option}, or the command, takes another"
-    )
+    raise ModelLoadFailed(f"port {port}: {who}; the option {option}, or the command, takes another")
 
 
 def _is_free(port: int) -> bool:

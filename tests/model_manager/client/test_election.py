@@ -85,8 +85,9 @@ def test_a_manager_that_is_killed_while_it_starts_is_started_again(machine: Mach
     [
         ("raise SystemExit('linger=-1: takes a positive number')", "code 1 .*: linger=-1: takes a positive", 1),
         ("os.kill(os.getpid(), 9)", "killed by SIGKILL at each of 5 starts, .* memory", 5),
+        ("raise SystemExit(0)", r"ended at its start, with code 0 \(start 5\)", 5),
     ],
-    ids=["fails", "killed"],
+    ids=["fails", "killed", "fenced"],
 )
 def test_a_manager_that_fails_is_told_of_at_once_and_one_that_is_killed_after_some_starts(
     tmp_path: Path, end: str, told: str, starts: int
