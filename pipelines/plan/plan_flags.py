@@ -155,7 +155,8 @@ def _add_question(group: Any) -> None:
         type=float,
         default=0.0,
         metavar="N",
-        help="How often a worker is taken away in an hour, as Spot VMs are. Each replacement starts again. Default: 0.",
+        help="Preemptions of each worker per hour, as of Spot VMs. The start of each replacement is added to the work. "
+        "Takes 0 to 60. Default: 0.",
     )
     group.add_argument("--json", action="store_true", help="Print JSON, with everything that was assumed.")
     group.add_argument("--verbose", action="store_true", help="Show full stack traces.")

@@ -80,8 +80,9 @@ def _check_pages(stream: BinaryIO, metadata: pq.FileMetaData, group: int, limit:
     rows = metadata.row_group(group)
     values = max(limit * rows.num_rows // _row_group_bytes(rows), 1)
     raise UnreadableFile(
-        f"the largest pages of its columns count {held:,} bytes together (column `{largest.column}`: {largest.size:,}),"
-        f" and max_row_bytes={limit} takes {most:,}, as a page is decoded whole: write the file with smaller pages"
+        f"the largest pages of its columns count {held:,} towards the limit (column `{largest.column}`:"
+        f" {largest.size:,} bytes), which is {most:,} ({_PAGES} x max_row_bytes={limit}, at least"
+        f" {_PAGES_BYTES // 2**20} MiB): write the file with smaller pages"
         f" (pyarrow: write_batch_size={min(values, 1024)}; DuckDB: a smaller ROW_GROUP_SIZE) or without the column, or"
         " raise max_row_bytes of ReadPrompts"
     )
