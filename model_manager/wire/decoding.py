@@ -43,7 +43,10 @@ def convert(value: Any, kind: type[_T], *, str_keys: bool = False) -> _T:
     `str_keys`: names in dicts may stand for integers, as in JSON.
     """
     json_decoder(kind)
-    return msgspec.convert(value, kind, str_keys=str_keys)
+    try:
+        return msgspec.convert(value, kind, str_keys=str_keys)
+    except UnicodeEncodeError as error:  # of a text with a lone surrogate, where none or another one is expected
+        raise msgspec.ValidationError(str(error)) from None
 
 
 @cache

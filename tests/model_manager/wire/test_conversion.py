@@ -18,6 +18,8 @@ from millrace.model_manager.wire.sampling import SamplingParams, nearest_paramet
         ({"temperature": "hot"}, "temperature='hot': takes a number"),
         ({"ignore_eos": 1}, "ignore_eos=1: takes true or false"),
         ({"stop": 3}, "stop=3: takes a list of strings"),
+        ({"max_tokens": "5\ud800"}, "max_tokens='5\\ud800': takes an integer"),
+        ({"constraint": {"choice": "a\ud800"}}, "constraint: choice='a\\ud800': takes a list of strings"),
         ({"stop_token_ids": [1, "x"]}, "stop_token_ids=[1, 'x']: takes a list of integers"),
         (
             {"logit_bias": {"3": "x"}},
