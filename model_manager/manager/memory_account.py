@@ -82,7 +82,8 @@ class Holding:
             self.least_cache = max(self.least_cache, cache) if cache > self.target else self.least_cache
             self.cache = min(cache, self.cache)
         else:
-            self.most_cache = min(self.most_cache, cache) if cache < self.target else self.most_cache
+            if cache < self.target and (self.target == self.most_cache or cache <= self.cache):
+                self.most_cache = cache  # a part of a growth may end at a block's bound below its target
             self.cache = min(cache, self.target)
         self.target = None
 

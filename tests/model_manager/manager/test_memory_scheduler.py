@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millrace.model_manager.manager.memory_account import MACHINE, LoadRequest
+from millrace.model_manager.manager.memory_account import MACHINE, Holding, LoadRequest
 from millrace.model_manager.manager.memory_scheduler import (
     Admit,
     Decision,
@@ -492,6 +492,15 @@ def test_a_cache_that_grows_less_than_it_was_told_is_not_told_again() -> None:
     made.resized("a", 5 * GIB)
     assert not made.has_shrunk
     assert made.decide({"a": ELASTIC}, LATER) == []
+
+
+def test_a_growth_in_part_that_ends_at_the_end_of_a_block_is_not_the_last() -> None:
+    held = Holding(request("a", 1.0), cache=1000, most_cache=3000, least_cache=500, target=2000)
+    held.resized(1984)
+    assert (held.cache, held.most_cache) == (1984, 3000)
+    held.target = 3000
+    held.resized(2992)
+    assert (held.cache, held.most_cache) == (2992, 2992)
 
 
 def test_a_cache_does_not_grow_into_memory_that_another_model_in_use_would_need() -> None:
