@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _MADV_DONTNEED = 4
@@ -40,15 +41,9 @@ def give_back(smaps: Path = Path("/proc/self/smaps")) -> int:
     """Returns the bytes of mapped files that were offered to the kernel."""
     if not smaps.is_file():
         return 0
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    offered = 0
-    for start, size in unchanged_libraries(smaps.read_text()):
-        if libc.madvise(start, size, _MADV_DONTNEED) == 0:
-            offered += size
-    return offered
+    if hasattr(_libc(), "malloc_trim"):
+        _libc().malloc_trim(0)
+    return sum(size for start, size in unchanged_libraries(smaps.read_text()) if _is_given_back(start, size))
 
 
 def give_back_pages(address: int, size: int, page_size: int = mmap.PAGESIZE) -> None:
@@ -58,10 +53,20 @@ def give_back_pages(address: int, size: int, page_size: int = mmap.PAGESIZE) -> 
     first, end = -(-address // page_size) * page_size, (address + size) // page_size * page_size
     if sys.platform != "linux" or first >= end:
         return
+    if not _is_given_back(first, end - first):
+        raise OSError(ctypes.get_errno(), "madvise(MADV_DONTNEED)")
+
+
+def _is_given_back(address: int, size: int) -> bool:
+    """Give whole pages back to the kernel; False, with ctypes' errno, if it does not take them."""
+    return bool(_libc().madvise(address, size, _MADV_DONTNEED) == 0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if libc.madvise(first, end - first, _MADV_DONTNEED) != 0:
-        raise OSError(ctypes.get_errno(), "madvise(MADV_DONTNEED)")
+    return libc
 
 
 def unchanged_libraries(smaps: str) -> Iterator[tuple[int, int]]:

@@ -147,7 +147,7 @@ def are_complete(output: Path) -> None:
 
 
 def nothing_is_left_of_the_job(cluster: FlinkPods, places: list[str]) -> None:
-    """Of its processes, one worker may be: Flink forgets one whose start it cancels, until the task manager ends."""
+    """At most one worker is left: Flink forgets one whose start it cancels, until the task manager ends."""
     for node in cluster.nodes:
         node.stop_models()
     eventually(lambda: not running(ENGINE, places), "the end of the engines")

@@ -88,7 +88,9 @@ def _size(chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def _largest_page(stream: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
-    """Of a chunk whose headers are damaged, of the pages before them: what reads it finds the same damage."""
+    """Bytes of a chunk's largest page. Where a header is damaged only the pages before it count: the reader finds the
+    same damage.
+    """
     begin = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
     end = begin + chunk.total_compressed_size
     largest = 0

@@ -104,7 +104,7 @@ CLASSIFIED_SCHEMA = pa.schema(
 )
 _ROWS_A_GROUP = 10_000
 _BYTES_A_GROUP = 64 * 2**20
-"""Of JSON. A row group of Parquet ends with the row that reaches either, and its pages with it."""
+"""Bytes of JSON. A row group of Parquet ends with the row that reaches one of the two bounds."""
 
 
 def json_line(element: Completion | Result | DeadLetter, *, openai: bool = True) -> bytes:

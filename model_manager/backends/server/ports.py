@@ -35,7 +35,7 @@ class Ports:
 
     @classmethod
     def chosen(cls, options: ServerOptions) -> Self:
-        """Those that the options name, else free ones; the server may still lose these to another program."""
+        """The ports that the options name, else free ones. The server may still lose a free one to another program."""
         free = [port for port in _free_ports() if port not in (options.port, options.grpc_port)]
         return cls(options.port or free[0], (options.grpc_port or free[-1]) if options.over_grpc else 0)
 

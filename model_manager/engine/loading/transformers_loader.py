@@ -113,10 +113,13 @@ class TransformersModel:
 def layout_of(placement: Placement) -> AttentionLayout:
     """The attention layout of the checkpoint's model, without its weights."""
     _register()
-    checkpoint, device = placement.checkpoint, torch.device("meta")
-    with device:
-        model = checkpoint.model_class._from_config(checkpoint.transformers_config, attn_implementation=IMPLEMENTATION)
-    return probe_attention(model, device, placement.max_model_len)
+    return probe_attention(_without_weights(placement.checkpoint), torch.device("meta"), placement.max_model_len)
+
+
+def _without_weights(checkpoint: Checkpoint) -> Any:
+    """The model as its config describes it, on torch's device `meta`: it takes no memory."""
+    with torch.device("meta"):
+        return checkpoint.model_class._from_config(checkpoint.transformers_config, attn_implementation=IMPLEMENTATION)
 
 
 @contextmanager
@@ -187,9 +190,8 @@ def _check_count(checkpoint: Checkpoint) -> None:
 
     Up to twice as many may be: transformers says below which are missing, and may tie some of them.
     """
-    with torch.device("meta"):
-        model = checkpoint.model_class._from_config(checkpoint.transformers_config, attn_implementation=IMPLEMENTATION)
-    count, held = sum(each.numel() for each in model.parameters()), checkpoint.most_parameters
+    count = sum(each.numel() for each in _without_weights(checkpoint).parameters())
+    held = checkpoint.most_parameters
     if count > 2 * held:
         raise ModelCorrupt(
             f"{checkpoint.folder}: config.json describes {count:,} parameters, and the files hold {held:,}"
