@@ -59,8 +59,9 @@ class EngineClient:
         traces: Traces | None = None,
         adapters: Adapters | None = None,
     ) -> Self:
-        """A client whose model is loaded; starts the manager and the engine if need be. A manager at a TCP address is
-        not started here: it finds the model by its name, and the client only the tokenizer.
+        """A client whose model is loaded; starts the manager and the engine if need be. Where the models in use do not
+        all fit in memory, a model that was loaded before on the machine is loaded for the first request instead. A
+        manager at a TCP address is not started here: it finds the model by its name, and the client only the tokenizer.
 
         `job` names this work in the manager's counts and shares; by default each client is a job of its own. `serves`
         says that it is a server's, which counts its requests itself (`Request.served`). `chat` is whether a prompt that
@@ -145,7 +146,7 @@ class EngineClient:
 
     @property
     def info(self) -> ModelInfo:
-        """The loaded model."""
+        """The model, as it was loaded, or at an earlier load."""
         return self._session.info
 
     @property

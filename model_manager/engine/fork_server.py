@@ -91,7 +91,7 @@ def _import() -> Callable[[], bool]:
     load.import_engine()
     _import_at_load()
     give_back()
-    from .loading.kept_files import engine_code, hash_of_code
+    from .loading.surroundings import engine_code, hash_of_code
 
     return lambda: engine_code() == hash_of_code()
 
@@ -110,7 +110,7 @@ def _import_numpy() -> None:
 def _import_at_load() -> None:
     """What loading a model would import and prepare first."""
     from .cpu.kernel_cache import prepare
-    from .loading.kept_files import engine_code
+    from .loading.surroundings import engine_code
 
     engine_code()
     prepare()

@@ -75,7 +75,7 @@ class EngineSlot:
 
     @property
     def max_num_seqs(self) -> int:
-        """Most requests that the engine runs at once; 0 until it has loaded the model."""
+        """Most requests that the engine runs at once; 0 until that is known."""
         return self.info.max_num_seqs if self.info is not None else 0
 
     def put(self, entry: Entry, num_computed: int) -> None:
@@ -154,7 +154,7 @@ class EnginePool:
 
     @property
     def info(self) -> ModelInfo | None:
-        """What the model is, once an engine has loaded it."""
+        """What the model is, once an engine has loaded it or `describe` has said it."""
         return next((slot.info for slot in self.slots if slot.info is not None), None)
 
     @property
@@ -166,6 +166,11 @@ class EnginePool:
     def has_room(self) -> bool:
         """Whether an engine takes another request, however urgent."""
         return any(slot.state is State.READY and self._room(slot) for slot in self.slots)
+
+    def describe(self, info: ModelInfo) -> None:
+        """Note what the model is, before an engine has loaded it."""
+        for slot in self.slots:
+            slot.info = slot.info or info
 
     def wait(self) -> None:
         """Note that the engines wait for room in memory."""

@@ -6,7 +6,8 @@ A state machine without IO or clock: each event brings the time, and each decisi
      ▲                                              └──cannot load──► failed ◄──too many deaths──┘            │
      └────────────────────────── nothing to do, or another model needs its memory ────────────────────────────┘
 
-The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
+While not all models fit in memory, one that an earlier load has described is opened without a load: it is idle again,
+and waits once it has a request. The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
 `Requests` decides what happens to the model's requests, `MemoryScheduler` when it is admitted, and when it makes room.
 """
 
@@ -59,8 +60,9 @@ class Model:
         jobs: JobCounts,
         counts: ModelCounts,
         need: MemoryNeed,
+        known: ModelInfo | None = None,
     ) -> None:
-        """An engine for each of `setups`; each engine needs `need` of memory."""
+        """An engine for each of `setups`; each engine needs `need` of memory. `known`: what an earlier load found."""
         self.key = config.key
         self.config = config
         self.users: dict[int, float] = {}
@@ -68,6 +70,7 @@ class Model:
         self.counts = counts
         self._engines = EnginePool(config.key, folder, setups, settings.lookahead, outbox, counts)
         self._requests = Requests(config.key, self._engines, settings, outbox, kept, jobs, counts)
+        self._known = known
         self._settings = settings
         self._outbox = outbox
         self._waiting: dict[int, OpenModel] = {}
@@ -87,6 +90,11 @@ class Model:
         self._jobs = jobs
 
     @property
+    def folder(self) -> str:
+        """The folder of its files."""
+        return self._engines.folder
+
+    @property
     def state(self) -> State:
         """The model's state: the best state of any of its engines."""
         return self._engines.state
@@ -94,8 +102,8 @@ class Model:
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants the model. Once the model is ready, the client gets ModelReady with the settings that it asked
-        for and that are not in force.
+        """A client wants the model. Once the model is ready, or can be opened before that (`crowd`), the client gets
+        ModelReady with the settings that it asked for and that are not in force.
         """
         self.users[client] = self._grace(message.manager)
         self._weights[client] = message.manager.weight
@@ -187,10 +195,22 @@ class Model:
         self._requests.last_call = None
 
     def crowd(self, is_crowded: bool) -> None:
-        """Not all models fit at once: clients may send more requests, which wait until their model is loaded."""
+        """Not all models fit at once: clients may send more requests, which wait until their model is loaded. One that
+        is known from an earlier load is loaded when it has requests, and not as clients open it.
+        """
         if is_crowded is not self._is_crowded:
             self._is_crowded = is_crowded
             self._set_capacity()
+        if is_crowded and self._waiting and self.state is State.WAITING and not self.config.pinned:
+            self._open_unloaded()
+
+    def _open_unloaded(self) -> None:
+        if (known := self._engines.info or self._known) is not None:
+            self._engines.describe(known)
+            self._set_capacity()
+            self._welcome()
+            if not self._requests.entries:
+                self._engines.stop(State.IDLE)
 
     def _set_capacity(self) -> None:
         self._requests.credits.set_capacity(self._engines.capacity * (QUEUE if self._is_crowded else 1))
@@ -241,7 +261,7 @@ class Model:
 
     def _welcome(self) -> None:
         info = self._engines.info
-        assert info is not None, "ready without a description"
+        assert info is not None, "opened without a description"
         for client, message in self._waiting.items():
             unmet = unmet_settings(message.config, self._engines.config)
             unmet += unmet_settings(message.manager, self._settings)
@@ -337,7 +357,7 @@ class Model:
 
     def pump(self, now: float) -> None:
         """Send the engines as many requests as they have room for; send clients new tokens, and new limits if due."""
-        if self._requests.credits.due and self.state is State.READY:
+        if self._requests.credits.due and self._engines.info is not None:
             self._requests.share_credits(now)
         self._requests.hand_over(now)
         self._requests.send_progress()

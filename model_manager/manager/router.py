@@ -16,7 +16,7 @@ from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import ConfigError, ModelDoesNotFit, ModelLost
 from ..wire.messages import Cancel, CloseModel, ModelFailed, OpenModel, Submit
 from ..wire.server_keys import check_same_key
-from ..wire.status import EndedModel, JobStatus, ModelStatus
+from ..wire.status import EndedModel, JobStatus, ModelInfo, ModelStatus
 from ..wire.tally import Tally
 from ..wire.transport import ProtocolError
 from .counts import EndedModels, ModelCounts
@@ -36,6 +36,8 @@ FIRST_CLIENT_WITHIN = 10.0
 
 EstimateMemory = Callable[[ModelConfig, str], MemoryNeed]
 """Estimates the memory that one engine takes, from a model's settings and folder."""
+FindKnown = Callable[[ModelConfig, str], ModelInfo | None]
+"""What an earlier load of a model found, from its settings and folder; None if there was none."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,6 +58,7 @@ class Router:
         cores: int = 1,
         memory: MemoryScheduler | None = None,
         estimate: EstimateMemory = lambda _config, _folder: MemoryNeed(),
+        known: FindKnown = lambda _config, _folder: None,
     ) -> None:
         """`gpus`, `cores`: what the machine has for engines; `memory`: shares its memory out, by default unbounded."""
         self._settings = settings
@@ -69,6 +72,7 @@ class Router:
         self._ended = EndedModels()
         self._memory = memory or MemoryScheduler()
         self._estimate = estimate
+        self._known = known
         self._alone_since = now + FIRST_CLIENT_WITHIN
         self.was_needed = False
         """Whether a client that is no observer has ever connected."""
@@ -125,6 +129,7 @@ class Router:
             jobs=self._jobs,
             need=self._estimate(message.config, message.folder),
             counts=self._counts_of(message.config),
+            known=self._known(message.config, message.folder),
         )
 
     def _counts_of(self, config: ModelConfig) -> ModelCounts:

@@ -50,6 +50,7 @@ from .engine_process import EngineReport
 from .finding import found_adapter, found_model
 from .fork_server_process import ForkServerProcess
 from .gpus import gpu_memory, visible_gpus
+from .known_models import KnownModels
 from .launching import ENGINE_COMMAND
 from .memory_account import MACHINE
 from .memory_scheduler import MemoryScheduler
@@ -103,7 +104,9 @@ class ManagerServer:
         """Nobody was there at the last look. A client may have connected, and be accepted by the next one."""
         self._found_model = partial(found_model, allow_commands=allow_commands)
         gpus, cores = visible_gpus(), cores_of_engines()
-        self._router = Router(settings, time.monotonic(), gpus, cores, _memory(settings, gpus), memory_need)
+        self._known = KnownModels()
+        memory = _memory(settings, gpus)
+        self._router = Router(settings, time.monotonic(), gpus, cores, memory, memory_need, self._known.find)
         self._supervisor = Supervisor(settings, self, engine_command, fork_server)
         self._clients: dict[int, _ClientConnection] = {}
         self._numbers = 0
@@ -334,6 +337,7 @@ class ManagerServer:
                 model.warn(message.warnings)
             case EngineReady():
                 model.ready(engine, message.info, now)
+                self._known.keep(model.config, model.folder, message.info)
             case EngineFailed():
                 _log.warning("%s is given up: %s", key, message.error.message)
                 model.cannot_load(engine, message.error, now)

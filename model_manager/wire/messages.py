@@ -113,7 +113,7 @@ class Welcome(Message, frozen=True):
 
 
 class ModelReady(Message, frozen=True):
-    """The model is loaded."""
+    """The model takes requests: it is loaded, or it is known from an earlier load and is loaded for the first one."""
 
     key: str
     """Key by which the client names the model from now on."""

@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 import torch
 
+from ...store.kept_files import evict_oldest, write_atomically
 from ...wire.config import cache_folder
 from ..cpu.decoder_plan import COMPUTED_ROPE, DecoderPlan, Rope
-from .kept_files import evict_oldest, surroundings, write_atomically
+from .surroundings import surroundings
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ import msgspec
 import numba
 import torch
 
+from ...store.kept_files import evict_oldest, write_atomically
 from ...wire.config import cache_folder
-from .kept_files import evict_oldest, surroundings, write_atomically
 from .placement import Placement
+from .surroundings import surroundings
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from ..cpu.decoder_weights import KeptTensors, Tensors
 from ..cpu.matrix_ops import Format
 from ..cpu.packed_file import DamagedFile, MappedWeights, OtherWeights, WrittenWeights
 from .checkpoint import Checkpoint
-from .kept_files import surroundings
 from .placement import Placement
+from .surroundings import surroundings
 
 log = logging.getLogger(__name__)
 

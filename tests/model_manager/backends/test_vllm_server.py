@@ -139,9 +139,9 @@ def expect_the_same_after_a_kill(client: EngineClient, family: Family) -> None:
         kill(main_process(family, "vllm.entrypoints.openai.api_server"))
         found = [future.result(PATIENCE) for future in disturbed]
         assert [each.num_generated for each in found] == [each.num_generated for each in whole]
-        if cut := [each for each in found if each.setbacks]:
+        if any(each.recomputed_tokens > each.prompt_tokens for each in found):  # one may be cut before its first token
             break
-    assert cut, "every answer was there before the server was killed"
-    assert all(each.recomputed_tokens > each.prompt_tokens for each in cut), "the second server was given no tokens"
+    else:
+        raise AssertionError("no server was given the tokens that had come of a row before its kill")
     different = [(one.text, other.text) for one, other in zip(found, whole, strict=True) if one.text != other.text]
     assert len(different) <= 1, different  # rounding decides between two tokens

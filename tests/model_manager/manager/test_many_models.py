@@ -18,9 +18,9 @@ from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import ModelDoesNotFit
-from millrace.model_manager.wire.messages import Credits, ModelWarnings, OpenModel, Submit
+from millrace.model_manager.wire.messages import Credits, ModelReady, ModelWarnings, OpenModel, Submit
 from millrace.model_manager.wire.sampling import SamplingParams
-from millrace.model_manager.wire.status import ModelStatus
+from millrace.model_manager.wire.status import ModelInfo, ModelStatus
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine
 from tests.model_manager.manager.router_world import INFO, output, request
 from tests.model_manager.manager.stand_in_engine import ANSWER, answer
@@ -33,9 +33,14 @@ A, B = (ModelConfig(model=name, backend="fake", max_num_seqs=4) for name in ("or
 class Crowd:
     """A router with room for one model, whose engines do what the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: ModelInfo | None = None) -> None:
+        """`known`: what an earlier load of any model found."""
         self.router = Router(
-            SETTINGS, 0.0, memory=MemoryScheduler({MACHINE: 100}, is_limited=True), estimate=lambda *_: MemoryNeed(60)
+            SETTINGS,
+            0.0,
+            memory=MemoryScheduler({MACHINE: 100}, is_limited=True),
+            estimate=lambda *_: MemoryNeed(60),
+            known=lambda *_: known,
         )
         self.router.connect(1, observer=False)
         self.now = 0.0
@@ -43,6 +48,7 @@ class Crowd:
         self.given: dict[str, list[str]] = {}
         self.limits: dict[str, int] = {}
         self.warned: list[str] = []
+        self.opened: list[str] = []
 
     def open(self, config: ModelConfig) -> None:
         self.router.open_model(1, OpenModel(config, "/"), self.now)
@@ -80,6 +86,8 @@ class Crowd:
                     assert not self.given[key], "unloaded with requests"
                 case ToClient(_, ModelWarnings(key)):
                     self.warned.append(key)
+                case ToClient(_, ModelReady(key)):
+                    self.opened.append(key)
                 case ToClient(_, Credits(key, limit)):
                     self.limits[key] = limit
                 case ToEngine(key, Submit(_, requests)):
@@ -201,6 +209,54 @@ def test_clients_may_send_more_requests_while_not_all_models_fit() -> None:
     assert crowd.limits == {A.key: 64}
 
 
+def test_a_model_that_is_known_is_opened_without_a_load_where_not_all_fit_and_loaded_for_its_first_request() -> None:
+    crowd = Crowd(known=INFO)
+    crowd.open(A)
+    assert (crowd.running, crowd.opened) == ({A.key}, []), "alone it is loaded as it is opened"
+    crowd.load(A)
+    crowd.submit(A, "row")
+    crowd.open(B)
+    assert crowd.opened == [A.key, B.key]
+    assert crowd.limits == {A.key: 64, B.key: 64}
+    crowd.pass_time(30)
+    assert (crowd.status(B).state, crowd.status(B).loads) == ("idle", 0)
+    crowd.finish(A, "row")
+    crowd.pass_time(30)
+    assert crowd.running == {A.key}, "nobody has a request for the other"
+    crowd.submit(B, "first")
+    crowd.pass_time(1)
+    assert crowd.running == {B.key}
+    crowd.load(B)
+    assert crowd.given[B.key] == ["first"]
+    assert crowd.opened == [A.key, B.key], "told once"
+
+
+def test_a_model_that_was_loaded_before_is_opened_by_another_client_without_a_load_where_not_all_fit() -> None:
+    crowd = working("row")
+    crowd.open(B)
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    crowd.load(B)
+    crowd.router.connect(2, observer=False)
+    crowd.router.open_model(2, OpenModel(A, "/"), crowd.now)
+    crowd.settle()
+    assert crowd.opened == [A.key, B.key, A.key]
+    assert (crowd.running, crowd.status(A).state) == ({B.key}, "idle")
+
+
+def test_a_pinned_model_is_loaded_as_it_is_opened_known_or_not() -> None:
+    crowd = Crowd(known=INFO)
+    crowd.open(A)
+    crowd.load(A)
+    crowd.submit(A, "row")
+    crowd.finish(A, "row")
+    pinned = msgspec.structs.replace(B, pinned=True)
+    crowd.open(pinned)
+    assert crowd.opened == [A.key]
+    crowd.pass_time(1)
+    assert crowd.running == {B.key}
+
+
 # ── real processes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -234,6 +290,26 @@ def test_a_model_makes_room_for_another_and_comes_back_with_its_next_request(
     assert [len(model.pids) for model in machine.status().models] == [0, 1]
     assert tokens(first, "three") == answer([ANSWER, 3, 7], 3)
     assert [model.loads for model in machine.status().models] == [2, 1]
+
+
+def test_a_later_manager_opens_a_model_that_was_loaded_before_without_a_load(
+    machine: Machine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(machine.folder / "cache"))
+    with machine.open(model=str(folders[1])) as once:
+        found = once.info
+    machine.wait_until_gone()
+    settings = room_for(1, machine)
+    first = machine.open(settings, model=str(folders[0]))
+    (folders[0] / "hold").touch()
+    working = first.submit([ANSWER, 40, 1], SamplingParams(), request_id="long")
+    second = machine.open(settings, model=str(folders[1]))
+    assert second.info == found
+    assert not working.done()
+    assert [model.loads for model in machine.status().models] == [1, 0]
+    (folders[0] / "hold").unlink()
+    assert tokens(second, "two") == answer([ANSWER, 3, 7], 3)
+    assert [model.loads for model in machine.status().models] == [1, 1]
 
 
 def test_shuffled_requests_to_more_models_than_fit_are_all_answered_and_each_model_is_loaded_a_few_times(

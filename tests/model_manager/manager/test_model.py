@@ -54,12 +54,13 @@ class Life(RuleBasedStateMachine):
         self.targets: dict[int, int] = {}
         """What engines were told that have not answered."""
 
-    @initialize(num_engines=st.integers(1, 3))
-    def make(self, num_engines: int) -> None:
+    @initialize(num_engines=st.integers(1, 3), is_known=st.booleans())
+    def make(self, num_engines: int, is_known: bool) -> None:
         setups = [EngineSetup(CONFIG)] * num_engines
         counts = {"jobs": JobCounts(), "counts": ModelCounts(CONFIG.model)}
         kinds = {"settings": SETTINGS, "outbox": self.outbox, "kept": self.kept, **counts}
-        self.model = Model(CONFIG, "/", setups, need=MemoryNeed(), **kinds)  # type: ignore[arg-type]
+        known = INFO if is_known else None
+        self.model = Model(CONFIG, "/", setups, need=MemoryNeed(), known=known, **kinds)  # type: ignore[arg-type]
 
     # ── clients ──
 
@@ -152,7 +153,7 @@ class Life(RuleBasedStateMachine):
             assert not self.engines
             assert not self.owed
             assert not self.model.is_needed
-            self.make(1 + which % 3)
+            self.make(1 + which % 3, bool(which % 2))
 
     # ── engines ──
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from millrace.model_manager.engine.cpu.decoder_plan import DecoderPlan, plan_decoder
-from millrace.model_manager.engine.loading import kept_files
+from millrace.model_manager.engine.loading import surroundings
 from millrace.model_manager.engine.loading.checkpoint import Checkpoint, read_checkpoint
 from millrace.model_manager.engine.loading.kept_config import KeptConfig, PlainConfig
 from millrace.model_manager.engine.loading.placement import Placement
@@ -126,14 +126,14 @@ def test_a_config_that_was_changed_is_read_anew(tmp_path: Path) -> None:
 
 def test_what_other_code_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_and_read_again(written(tmp_path))
-    monkeypatch.setattr(kept_files, "engine_code", lambda: "other")
+    monkeypatch.setattr(surroundings, "engine_code", lambda: "other")
     assert KeptConfig(tmp_path).read() is None
 
 
 def test_another_version_of_a_library_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = kept_files.hash_of_code()
-    monkeypatch.setattr(kept_files, "version", lambda name: "other" if name == "transformers" else version(name))
-    assert kept_files.hash_of_code() != before
+    before = surroundings.hash_of_code()
+    monkeypatch.setattr(surroundings, "version", lambda name: "other" if name == "transformers" else version(name))
+    assert surroundings.hash_of_code() != before
 
 
 def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from millrace.model_manager.engine.loading import kept_files, plan_check, transformers_loader
+from millrace.model_manager.engine.loading import plan_check, surroundings, transformers_loader
 from millrace.model_manager.engine.loading.checkpoint import read_checkpoint
 from millrace.model_manager.engine.loading.kept_passes import KeptPass
 from millrace.model_manager.engine.loading.model_loader import load_model
 from millrace.model_manager.engine.loading.placement import Placement
 from millrace.model_manager.engine.loading.refusing import not_served
+from millrace.model_manager.store import kept_files
 from millrace.model_manager.wire.errors import ModelUnsupported
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.loading.other_start import config_of, in_two_processes, keep_often, pass_of
@@ -94,7 +95,7 @@ def test_what_is_computed_otherwise_is_checked(folder: Path, settings: dict[str,
 def test_other_code_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_of(folder).keep()
     assert pass_of(folder).is_kept()
-    monkeypatch.setattr(kept_files, "engine_code", lambda: "other")
+    monkeypatch.setattr(surroundings, "engine_code", lambda: "other")
     assert not pass_of(folder).is_kept()
 
 

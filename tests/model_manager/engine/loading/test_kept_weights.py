@@ -25,7 +25,7 @@ from millrace.model_manager.engine.cpu.matrix_ops import LANES, Format
 from millrace.model_manager.engine.cpu.parameter_reader import StoredParameters
 from millrace.model_manager.engine.cpu.units import unit_of
 from millrace.model_manager.engine.interface import StepInput
-from millrace.model_manager.engine.loading import kept_files, kept_weights, plan_check
+from millrace.model_manager.engine.loading import kept_weights, plan_check, surroundings
 from millrace.model_manager.wire.errors import ModelCorrupt
 from tests.model_manager.engine import random_checkpoints, tested_models
 from tests.model_manager.engine.loading.other_start import in_two_processes, load_often, loaded, logits_of, packed_files
@@ -211,7 +211,7 @@ def test_another_checkpoint_of_the_same_name_size_and_time_is_packed_anew(folder
 
 def test_other_code_packs_anew(folder: Path, reads: _Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded(folder)
-    monkeypatch.setattr(kept_files, "engine_code", lambda: "other")
+    monkeypatch.setattr(surroundings, "engine_code", lambda: "other")
     reads.count = 0
     loaded(folder)
     assert reads.count > 0

@@ -1,14 +1,8 @@
-"""Files that loads keep in the cache folder for later ones: what they depend on, and how they are written.
-
-Knows nothing of what they hold.
-"""
+"""What the files depend on that loads keep in the cache folder for later ones. Knows nothing of what they hold."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +10,6 @@ from typing import Any
 
 import torch
 
-_MOST_KEPT = 1024
 _LIBRARIES = ("torch", "transformers")
 _ENGINE = Path(__file__).parents[1]
 
@@ -52,30 +45,3 @@ def hash_of_code() -> str:
     for source in sorted(_ENGINE.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Write all or nothing, whoever reads the file meanwhile."""
-    descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(content)
-        Path(name).replace(file)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def evict_oldest(folder: Path) -> None:
-    """Remove files beyond the last written ones of a folder."""
-    kept = sorted(_with_times(folder))
-    for _, file in kept[:-_MOST_KEPT]:
-        file.unlink(missing_ok=True)
-
-
-def _with_times(folder: Path) -> Iterator[tuple[int, Path]]:
-    for file in folder.iterdir():
-        try:
-            yield file.stat().st_mtime_ns, file
-        except FileNotFoundError:
-            continue  # another process removed it

@@ -1,0 +1,66 @@
+"""What loads on this machine found of a model, kept in the cache folder: it can be opened without a load.
+
+A file's name is the digest of the model's folder and all its settings, the revision among them. A file begins with its
+checksum. One that is damaged or cannot be read is one that is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import msgspec
+
+from ..store.kept_files import evict_oldest, write_atomically
+from ..wire.config import ModelConfig, cache_folder
+from ..wire.messages import PROTOCOL
+from ..wire.status import ModelInfo
+
+_FOLDER = "known-models"
+_log = logging.getLogger(__name__)
+
+
+class KnownModels:
+    """The models that have been loaded on this machine."""
+
+    def __init__(self) -> None:
+        self._written: set[Path] = set()
+
+    def find(self, config: ModelConfig, folder: str) -> ModelInfo | None:
+        """What an earlier load of the same contents by the same settings found; None if there is none."""
+        try:
+            checksum, _, content = _file_of(config, folder).read_bytes().partition(b"\n")
+            return msgspec.json.decode(content, type=ModelInfo) if checksum == _checksum(content) else None
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep(self, config: ModelConfig, folder: str, info: ModelInfo) -> None:
+        """Keep what a load found, once a process. It is not kept where the contents have no revision, or where there
+        was memory for shorter requests alone than the model takes.
+        """
+        file = _file_of(config, folder)
+        if file in self._written or not config.revision or _is_cut(info):
+            return
+        self._written.add(file)
+        content = msgspec.json.encode(info)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, _checksum(content) + b"\n" + content)
+            evict_oldest(file.parent)
+        except OSError as error:
+            _log.warning("%s is not opened before it is loaded: %s: %s", config.name, file, error)
+
+
+def _file_of(config: ModelConfig, folder: str) -> Path:
+    identity = msgspec.json.encode([PROTOCOL, config, folder])
+    return cache_folder() / _FOLDER / f"{hashlib.sha256(identity).hexdigest()[:32]}.json"
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def _is_cut(info: ModelInfo) -> bool:
+    """Whether the KV cache may have been too small for the model's longest request."""
+    return 0 < info.num_blocks * info.block_size <= info.max_model_len
