@@ -212,7 +212,7 @@ class MemoryScheduler:
 
     def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
         request = waiting.request
-        if why := self._never(waiting, loaded):
+        if why := self._never(request, loaded, is_opening=waiting.is_opening):
             del self._waiting[request.key]
             return [Refuse(request.key, why)]
         can_go = (key for key in loaded if loaded[key].can_go(now, drains=key in self._draining))
@@ -282,12 +282,11 @@ class MemoryScheduler:
         )
         return loaded[key].had_its_turn(now, least)
 
-    def _never(self, waiting: _Waiting, loaded: Mapping[str, ModelUse]) -> str:
+    def _never(self, request: LoadRequest, loaded: Mapping[str, ModelUse], *, is_opening: bool) -> str:
         """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
         what pins others.
         """
-        request = waiting.request
-        pinned = self._pinned(request, loaded) if waiting.is_opening else []
+        pinned = self._pinned(request, loaded) if is_opening else []
         left = self._free_beside(pinned, request, loaded)
         if request.need.least <= left or not (pinned or self.is_limited):
             return ""
@@ -297,6 +296,10 @@ class MemoryScheduler:
             f"{needs} and {_gib(left)} GiB of memory are for it{beside}: "
             "set memory_gib (--memory_gib) higher, or kv_cache_gib or max_num_seqs lower"
         )
+
+    def can_be_loaded(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
+        """Whether a model that a client is opening is loaded sooner or later. `loaded`: see decide."""
+        return not self._never(request, loaded, is_opening=True)
 
     def _is_kept_out(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
         """Whether pinned models leave no room for it, whoever else goes. Others need not wait behind it."""

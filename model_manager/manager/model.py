@@ -6,9 +6,10 @@ A state machine without IO or clock: each event brings the time, and each decisi
      ▲                                              └──cannot load──► failed ◄──too many deaths──┘            │
      └────────────────────────── nothing to do, or another model needs its memory ────────────────────────────┘
 
+The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
 While not all models fit in memory, one that an earlier load has described is opened without a load: it is idle again,
-and waits once it has a request. The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
-`Requests` decides what happens to the model's requests, `MemoryScheduler` when it is admitted, and when it makes room.
+and waits once it has a request. `Requests` decides what happens to the model's requests, `MemoryScheduler` when it is
+admitted, and when it makes room.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class Model:
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants the model. Once the model is ready, or can be opened before that (`crowd`), the client gets
-        ModelReady with the settings that it asked for and that are not in force.
+        """A client wants the model. Once the model is ready, or is opened unloaded, the client gets ModelReady with the
+        settings that it asked for and that are not in force.
         """
         self.users[client] = self._grace(message.manager)
         self._weights[client] = message.manager.weight
@@ -195,22 +196,26 @@ class Model:
         self._requests.last_call = None
 
     def crowd(self, is_crowded: bool) -> None:
-        """Not all models fit at once: clients may send more requests, which wait until their model is loaded. One that
-        is known from an earlier load is loaded when it has requests, and not as clients open it.
-        """
+        """Not all models fit at once: clients may send more requests, which wait until their model is loaded."""
         if is_crowded is not self._is_crowded:
             self._is_crowded = is_crowded
             self._set_capacity()
-        if is_crowded and self._waiting and self.state is State.WAITING and not self.config.pinned:
-            self._open_unloaded()
 
-    def _open_unloaded(self) -> None:
-        if (known := self._engines.info or self._known) is not None:
-            self._engines.describe(known)
-            self._set_capacity()
-            self._welcome()
-            if not self._requests.entries:
-                self._engines.stop(State.IDLE)
+    @property
+    def can_open_unloaded(self) -> bool:
+        """Whether clients wait for it, and what it is is known from an earlier load."""
+        is_known = (self._engines.info or self._known) is not None
+        return self.state is State.WAITING and self.is_opening and is_known and not self.config.pinned
+
+    def open_unloaded(self) -> None:
+        """Open it for the clients that wait; it is loaded once it has requests."""
+        known = self._engines.info or self._known
+        assert known is not None
+        self._engines.describe(known)
+        self._set_capacity()
+        self._welcome()
+        if not self._requests.entries:
+            self._engines.stop(State.IDLE)
 
     def _set_capacity(self) -> None:
         self._requests.credits.set_capacity(self._engines.capacity * (QUEUE if self._is_crowded else 1))

@@ -23,7 +23,7 @@ from .counts import EndedModels, ModelCounts
 from .engine_pool import RUNNING, State
 from .gpus import engine_setups
 from .jobs import JobCounts
-from .memory_scheduler import Admit, Decision, Drain, EndDrain, Evict, MemoryScheduler, Refuse, ResizeCache
+from .memory_scheduler import Admit, Decision, Drain, EndDrain, Evict, MemoryScheduler, ModelUse, Refuse, ResizeCache
 from .model import Model
 from .outbox import Effect, Outbox
 from .results import KeptResults
@@ -205,13 +205,12 @@ class Router:
             elif size := model.cache_bytes:
                 self._memory.resized(model.key, size)
         if self._memory.is_waited_for or self._memory.has_shrunk:
-            loaded = {
-                model.key: model.use(shares.get(model.key, 1.0))
-                for model in self._models.values()
-                if model.state in RUNNING
-            }
-            for decision in self._memory.decide(loaded, now):
+            for decision in self._memory.decide(self._loaded(shares), now):
                 self._carry_out(decision, now)
+
+    def _loaded(self, shares: Mapping[str, float]) -> dict[str, ModelUse]:
+        running = (model for model in self._models.values() if model.state in RUNNING)
+        return {model.key: model.use(shares.get(model.key, 1.0)) for model in running}
 
     def _shares(self) -> dict[str, float]:
         """The share of each model: the weights of the jobs that have requests for it, where a job's weight is divided
@@ -243,12 +242,15 @@ class Router:
                 model.fail(ModelDoesNotFit(why).info())
 
     def _compare(self) -> None:
-        """Tell the models whether all that are in use fit at once."""
+        """Tell the models whether all that are in use fit at once. While they do not, none is loaded for no request."""
         used = [model for model in self._models.values() if model.users]
         self._memory.expect(model.load_request for model in used)
         is_crowded = self._memory.is_crowded
         for model in used:
             model.crowd(is_crowded)
+            is_due = is_crowded and model.can_open_unloaded
+            if is_due and self._memory.can_be_loaded(model.load_request, self._loaded({})):
+                model.open_unloaded()
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

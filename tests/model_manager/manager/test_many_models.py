@@ -18,7 +18,7 @@ from millrace.model_manager.store.memory import MemoryNeed, memory_need
 from millrace.model_manager.wire.config import ManagerConfig, ModelConfig
 from millrace.model_manager.wire.engine_messages import StepReport
 from millrace.model_manager.wire.errors import ModelDoesNotFit
-from millrace.model_manager.wire.messages import Credits, ModelReady, ModelWarnings, OpenModel, Submit
+from millrace.model_manager.wire.messages import Credits, ModelFailed, ModelReady, ModelWarnings, OpenModel, Submit
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.model_manager.wire.status import ModelInfo, ModelStatus
 from tests.model_manager.manager.machine import PATIENCE, SETTINGS, Machine
@@ -49,6 +49,7 @@ class Crowd:
         self.limits: dict[str, int] = {}
         self.warned: list[str] = []
         self.opened: list[str] = []
+        self.refused: list[str] = []
 
     def open(self, config: ModelConfig) -> None:
         self.router.open_model(1, OpenModel(config, "/"), self.now)
@@ -88,6 +89,8 @@ class Crowd:
                     self.warned.append(key)
                 case ToClient(_, ModelReady(key)):
                     self.opened.append(key)
+                case ToClient(_, ModelFailed(key)):
+                    self.refused.append(key)
                 case ToClient(_, Credits(key, limit)):
                     self.limits[key] = limit
                 case ToEngine(key, Submit(_, requests)):
@@ -255,6 +258,16 @@ def test_a_pinned_model_is_loaded_as_it_is_opened_known_or_not() -> None:
     assert crowd.opened == [A.key]
     crowd.pass_time(1)
     assert crowd.running == {B.key}
+
+
+def test_a_known_model_for_which_a_pinned_one_leaves_no_room_is_refused_as_it_is_opened() -> None:
+    crowd = Crowd(known=INFO)
+    crowd.open(msgspec.structs.replace(A, pinned=True))
+    crowd.load(A)
+    crowd.open(B)
+    crowd.pass_time(1)
+    assert crowd.opened == [A.key]
+    assert crowd.refused == [B.key]
 
 
 # ── real processes ───────────────────────────────────────────────────────────────────────────────────────────────────

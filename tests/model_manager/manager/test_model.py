@@ -143,6 +143,8 @@ class Life(RuleBasedStateMachine):
 
     def crowd(self, which: int, _how: int) -> None:
         self.model.crowd(bool(which % 2))
+        if which % 2 and self.model.can_open_unloaded:
+            self.model.open_unloaded()
 
     def replace(self, which: int, _how: int) -> None:
         """It fails, or is stopped, and the router makes another, now or later."""
