@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from ..wire.backends import BACKENDS, Backend
 from ..wire.config import ManagerConfig, ModelConfig
 from ..wire.errors import ConfigError, InvalidRequest
@@ -58,10 +60,10 @@ class EngineClient:
         abandoned: threading.Event | None = None,
         traces: Traces | None = None,
         adapters: Adapters | None = None,
+        on_demand: bool = False,
     ) -> Self:
-        """A client whose model is loaded; starts the manager and the engine if need be. Where the models in use do not
-        all fit in memory, a model that was loaded before on the machine is loaded for the first request instead. A
-        manager at a TCP address is not started here: it finds the model by its name, and the client only the tokenizer.
+        """A client whose model is loaded; starts the manager and the engine if need be. A manager at a TCP address is
+        not started here: it finds the model by its name, and the client only the tokenizer.
 
         `job` names this work in the manager's counts and shares; by default each client is a job of its own. `serves`
         says that it is a server's, which counts its requests itself (`Request.served`). `chat` is whether a prompt that
@@ -69,6 +71,8 @@ class EngineClient:
         `manager_command` starts another manager, for tests. Another thread sets `abandoned` to end the wait for the
         model with RequestAborted. `traces` is where spans of requests go, below the span that is current where they are
         submitted. `adapters` is a look-up that the caller has used already, so that nothing is hashed again.
+        `on_demand`: where the models in use do not all fit in memory, a model that this machine has loaded before is
+        loaded for its first request.
         Raises ModelError when the model cannot be loaded, ManagerUnavailable or EngineLost when no process can be had,
         ConfigError when the runtime folder or the key file is not safe, or for a `chat` that the model has no template
         for.
@@ -83,7 +87,8 @@ class EngineClient:
             tokenizer = Tokenizer.load(access.folder)
             encoding = Encoding(tokenizer, chat, config.max_model_len)
             _check_chat(config.model, tokenizer, chat)
-        session = Session(access.opening, access.connector, settings, tokenizer)
+        opening = replace(access.opening, on_demand=on_demand)
+        session = Session(opening, access.connector, settings, tokenizer)
         try:
             session.wait_until_ready(abandoned)
         except BaseException:

@@ -71,7 +71,7 @@ class Session:
     """The connection of one process to one model; thread-safe. Futures are completed on its receiving thread."""
 
     info: ModelInfo
-    """The loaded model, once it is ready."""
+    """The model, once it takes requests."""
     unmet: list[UnmetSetting]
     """Settings that were asked for and do not hold, once it is ready."""
 
@@ -115,7 +115,7 @@ class Session:
     # ── what callers do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_until_ready(self, abandoned: threading.Event | None = None) -> None:
-        """Wait until the model is loaded. Raises the error that prevents it; RequestAborted once `abandoned` is set."""
+        """Wait until the model takes requests. Raises what prevents it; RequestAborted once `abandoned` is set."""
         with self._lock:
             while not self._ready:
                 self._attempts.raise_if_over(0)

@@ -170,7 +170,7 @@ class EnginePool:
     def describe(self, info: ModelInfo) -> None:
         """Note what the model is, before an engine has loaded it."""
         for slot in self.slots:
-            slot.info = slot.info or info
+            slot.info = info
 
     def wait(self) -> None:
         """Note that the engines wait for room in memory."""

@@ -36,11 +36,11 @@ class KnownModels:
             return None
 
     def keep(self, config: ModelConfig, folder: str, info: ModelInfo) -> None:
-        """Keep what a load found, once a process. It is not kept where the contents have no revision, or where there
-        was memory for shorter requests alone than the model takes.
+        """Keep what a load found, once a process. It is not kept where the contents have no revision, or where it would
+        be more with more memory.
         """
         file = _file_of(config, folder)
-        if file in self._written or not config.revision or _is_cut(info):
+        if file in self._written or not config.revision or info.is_cut:
             return
         self._written.add(file)
         content = msgspec.json.encode(info)
@@ -49,7 +49,7 @@ class KnownModels:
             write_atomically(file, _checksum(content) + b"\n" + content)
             evict_oldest(file.parent)
         except OSError as error:
-            _log.warning("%s is not opened before it is loaded: %s: %s", config.name, file, error)
+            _log.warning("%s has to be loaded to be opened: %s: %s", config.name, file, error)
 
 
 def _file_of(config: ModelConfig, folder: str) -> Path:
@@ -59,8 +59,3 @@ def _file_of(config: ModelConfig, folder: str) -> Path:
 
 def _checksum(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
-
-
-def _is_cut(info: ModelInfo) -> bool:
-    """Whether the KV cache may have been too small for the model's longest request."""
-    return 0 < info.num_blocks * info.block_size <= info.max_model_len

@@ -7,16 +7,16 @@ A state machine without IO or clock: each event brings the time, and each decisi
      └────────────────────────── nothing to do, or another model needs its memory ────────────────────────────┘
 
 The diagram shows one engine. The model is ready while any of its engines is, and fails when the last of them fails.
-While not all models fit in memory, one that an earlier load has described is opened without a load: it is idle again,
-and waits once it has a request. `Requests` decides what happens to the model's requests, `MemoryScheduler` when it is
-admitted, and when it makes room.
+While not all models fit in memory, one that is known from an earlier load is opened without a load, for clients that
+are content with that (`on_demand`): it is idle again, and waits once it has a request. `Requests` decides what happens
+to the model's requests, `MemoryScheduler` when it is admitted, and when it makes room.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -103,7 +103,7 @@ class Model:
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, client: int, message: OpenModel, now: float) -> None:
-        """A client wants the model. Once the model is ready, or is opened unloaded, the client gets ModelReady with the
+        """A client wants the model. Once the model is ready, or opened on demand, the client gets ModelReady with the
         settings that it asked for and that are not in force.
         """
         self.users[client] = self._grace(message.manager)
@@ -112,7 +112,7 @@ class Model:
         self._last_used = now
         self._waiting[client] = message
         if self.state is State.READY:
-            self._welcome()
+            self._welcome(list(self._waiting))
         elif self.state not in RUNNING:
             self._engines.wait()
 
@@ -202,19 +202,18 @@ class Model:
             self._set_capacity()
 
     @property
-    def can_open_unloaded(self) -> bool:
-        """Whether clients wait for it, and what it is is known from an earlier load."""
-        is_known = (self._engines.info or self._known) is not None
-        return self.state is State.WAITING and self.is_opening and is_known and not self.config.pinned
+    def can_load_on_demand(self) -> bool:
+        """Whether it waits for memory, an earlier load of it is known, and a client is content with that."""
+        is_wanted = any(message.on_demand for message in self._waiting.values())
+        return self.state is State.WAITING and is_wanted and self._known is not None and not self.config.pinned
 
-    def open_unloaded(self) -> None:
-        """Open it for the clients that wait; it is loaded once it has requests."""
-        known = self._engines.info or self._known
-        assert known is not None
-        self._engines.describe(known)
+    def open_on_demand(self) -> None:
+        """Open it for the clients that are content with that; if these are all, its first request loads it."""
+        assert self._known is not None, "opened without a description"
+        self._engines.describe(self._known)
         self._set_capacity()
-        self._welcome()
-        if not self._requests.entries:
+        self._welcome([client for client, message in self._waiting.items() if message.on_demand])
+        if not (self._waiting or self._requests.entries):
             self._engines.stop(State.IDLE)
 
     def _set_capacity(self) -> None:
@@ -224,6 +223,11 @@ class Model:
     def is_opening(self) -> bool:
         """Whether a client waits for it, and can send nothing before it is loaded."""
         return bool(self._waiting)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was never loaded."""
+        return not self._loads
 
     @property
     def opening_weight(self) -> float:
@@ -254,24 +258,26 @@ class Model:
     def ready(self, engine: int, info: ModelInfo, now: float) -> None:
         """An engine has loaded the model."""
         self._engines.ready(self._engines.slots[engine], info)
+        if not info.is_cut:
+            self._known = info
         self._last_used = now
         self._ready_since = min(now, self._ready_since)
         self._set_capacity()
-        self._welcome()
+        self._welcome(list(self._waiting))
 
     def cache_resized(self, engine: int, cache_bytes: int) -> None:
         """An engine has changed the size of its KV cache."""
         slot = self._engines.slots[engine]
         slot.cache_bytes, slot.is_resizing = cache_bytes, False
 
-    def _welcome(self) -> None:
+    def _welcome(self, clients: Iterable[int]) -> None:
         info = self._engines.info
         assert info is not None, "opened without a description"
-        for client, message in self._waiting.items():
+        for client in clients:
+            message = self._waiting.pop(client)
             unmet = unmet_settings(message.config, self._engines.config)
             unmet += unmet_settings(message.manager, self._settings)
             self._outbox.to_client(client, ModelReady(self.key, info, unmet))
-        self._waiting.clear()
 
     def report(self, engine: int, report: StepReport, now: float) -> None:
         """An engine reports one step: tokens, outputs and failures."""

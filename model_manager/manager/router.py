@@ -198,7 +198,8 @@ class Router:
         for model in self._models.values():
             if model.state is State.WAITING:
                 self._memory.release(model.key)
-                self._memory.ask(model.load_request, now, is_opening=model.is_opening, share=shares[model.key])
+                waits = {"is_opening": model.is_opening, "is_new": model.is_new}
+                self._memory.ask(model.load_request, now, **waits, share=shares[model.key])
             elif model.state not in RUNNING:
                 self._memory.withdraw(model.key)
                 self._memory.release(model.key)
@@ -242,15 +243,15 @@ class Router:
                 model.fail(ModelDoesNotFit(why).info())
 
     def _compare(self) -> None:
-        """Tell the models whether all that are in use fit at once. While they do not, none is loaded for no request."""
+        """Tell the models whether all that are in use fit at once. If not, known ones are loaded on demand."""
         used = [model for model in self._models.values() if model.users]
         self._memory.expect(model.load_request for model in used)
         is_crowded = self._memory.is_crowded
         for model in used:
             model.crowd(is_crowded)
-            is_due = is_crowded and model.can_open_unloaded
+            is_due = is_crowded and model.can_load_on_demand
             if is_due and self._memory.can_be_loaded(model.load_request, self._loaded({})):
-                model.open_unloaded()
+                model.open_on_demand()
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

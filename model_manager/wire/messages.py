@@ -17,7 +17,7 @@ from .request import Adapter, Failure, Name, NewTokens, Output, Request
 from .shared_settings import UnmetSetting
 from .status import EndedModel, JobStatus, ModelInfo, ModelStatus, ProcessStatus
 
-PROTOCOL = 12
+PROTOCOL = 13
 _MOST_SETTINGS_BYTES = 2**16
 _encoder = msgspec.msgpack.Encoder()
 
@@ -51,6 +51,8 @@ class OpenModel(Message, frozen=True):
     """Without a folder: the digest of the tokenizer that this client has (store/locating.py)."""
     revision: Name = ""
     """Without a folder: the contents that this client was given at first; the manager gives it no others."""
+    on_demand: bool = False
+    """ModelReady may come before the model is loaded, if an earlier load of it is known: its first request loads it."""
 
     def __post_init__(self) -> None:
         size = len(_encoder.encode((self.config, self.manager)))
@@ -113,7 +115,7 @@ class Welcome(Message, frozen=True):
 
 
 class ModelReady(Message, frozen=True):
-    """The model takes requests: it is loaded, or it is known from an earlier load and is loaded for the first one."""
+    """The model takes requests: it is loaded, or is to be loaded on demand."""
 
     key: str
     """Key by which the client names the model from now on."""

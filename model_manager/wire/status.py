@@ -49,6 +49,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """True if an engine that takes text reads it as one user turn, unless the client says otherwise."""
     cache_bytes: int = 0
     """Bytes of KV cache as it was loaded; 0 for an engine whose KV cache cannot change its size while it runs."""
+    is_cut: bool = False
+    """Whether memory was too little for `max_model_len` or `max_num_seqs` as the model and the settings have them."""
 
 
 class EngineTotals(msgspec.Struct, frozen=True):

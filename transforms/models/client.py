@@ -32,7 +32,7 @@ class Client(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """The loaded model."""
+        """The model, as it was loaded."""
 
     @property
     def key(self) -> str:
@@ -83,6 +83,8 @@ class ClientOptions:
     """Where spans of requests go."""
     retry_within: float = 0.0
     """Seconds that requests of a failed bundle go on after teardown, for its retry to find them."""
+    on_demand: bool = False
+    """Where the models in use do not all fit in memory, its first request loads the model, if it was loaded before."""
 
 
 def takes_seeds(model: ModelConfig) -> bool:
@@ -106,4 +108,5 @@ def open_engine_client(options: ClientOptions) -> Client:
         chat=options.chat,
         abandoned=options.abandoned,
         traces=options.traces,
+        on_demand=options.on_demand,
     )

@@ -169,6 +169,7 @@ class ModelTransform(HandlesExceptions):
             chat=self._chat,
             traces=self._traces,
             retry_within=retry_within,
+            on_demand=bool(self._others),
         )
 
     def display_data(self) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Slots:
     count: int
     length: int
     """Positions of each: prompt and output together."""
+    is_cut: bool = False
+    """See ModelInfo."""
 
 
 def load(config: ModelConfig, folder: Path) -> Engine:
@@ -118,7 +120,8 @@ def planned_slots(config: ModelConfig, header: GgufHeader, free: int) -> Slots:
             " (max_model_len, kv_cache_gib)",
             *(count, config.max_num_seqs, min(length, most), most),
         )
-    return Slots(count, length if most >= length else most // _LEAST_LENGTH * _LEAST_LENGTH)
+    held = length if most >= length else most // _LEAST_LENGTH * _LEAST_LENGTH
+    return Slots(count, held, is_cut=(count, held) != (config.max_num_seqs, length))
 
 
 def _rounded(length: int) -> int:
@@ -204,4 +207,5 @@ def _info(config: ModelConfig, folder: Path, header: GgufHeader, slots: Slots, s
         eos_token_ids=[] if eos is None else [int(eos)],
         kv_cache_dtype=_cache_type(config),
         chat="tokenizer.chat_template" in header.fields,
+        is_cut=slots.is_cut,
     )

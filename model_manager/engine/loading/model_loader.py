@@ -172,6 +172,7 @@ def _info(
         quantization=quantization,
         kv_cache_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         revision=config.revision or "",
+        is_cut=runner.max_model_len < placement.max_model_len,
     )
 
 

@@ -57,9 +57,14 @@ class Machine:
         return msgspec.structs.replace(self.config(), revision=revision_of(source_of(str(self.model)), self.model))
 
     def open(
-        self, settings: ManagerConfig = SETTINGS, command: Sequence[str] = MANAGER, job: str = "job", **model: Any
+        self,
+        settings: ManagerConfig = SETTINGS,
+        command: Sequence[str] = MANAGER,
+        job: str = "job",
+        on_demand: bool = False,
+        **model: Any,
     ) -> EngineClient:
-        places: dict[str, Any] = {"runtime": self.runtime, "manager_command": command}
+        places: dict[str, Any] = {"runtime": self.runtime, "manager_command": command, "on_demand": on_demand}
         client = EngineClient.open(self.config(**model), manager=settings, job=job, chat=False, **places)
         self._clients.append(client)
         return client

@@ -147,7 +147,6 @@ def _info(start: StartEngine) -> ModelInfo:
         name=start.config.model,
         folder=start.folder,
         vocab_size=4096,
-        num_blocks=512,
         max_model_len=4096,
         max_num_seqs=start.config.max_num_seqs,
         revision=start.config.revision or "",

@@ -42,14 +42,16 @@ def test_it_is_of_no_other_contents_or_settings(config: ModelConfig, folder: str
     assert KnownModels().find(config, folder) is None
 
 
-@pytest.mark.parametrize(
-    "info",
-    [msgspec.structs.replace(INFO, num_blocks=2, max_model_len=32), msgspec.structs.replace(INFO, num_blocks=4)],
-    ids=["the KV cache cut it", "perhaps"],
-)
-def test_a_length_that_the_kv_cache_bounds_is_not_kept(info: object) -> None:
-    KnownModels().keep(CONFIG, "/a", info)  # type: ignore[arg-type]
+def test_what_more_memory_would_change_is_not_kept() -> None:
+    KnownModels().keep(CONFIG, "/a", msgspec.structs.replace(INFO, is_cut=True))
     assert KnownModels().find(CONFIG, "/a") is None
+
+
+def test_a_later_load_replaces_what_was_kept() -> None:
+    KnownModels().keep(CONFIG, "/a", INFO)
+    later = msgspec.structs.replace(INFO, vocab_size=7)
+    KnownModels().keep(CONFIG, "/a", later)
+    assert KnownModels().find(CONFIG, "/a") == later
 
 
 def test_contents_without_a_revision_are_not_kept() -> None:
@@ -77,5 +79,5 @@ def test_a_folder_that_takes_no_files_costs_a_line_of_the_log(
     with caplog.at_level(logging.WARNING):
         known.keep(CONFIG, "/a", INFO)
         known.keep(CONFIG, "/a", INFO)
-    assert caplog.text.count("is not opened before it is loaded") == 1
+    assert caplog.text.count("has to be loaded to be opened") == 1
     assert known.find(CONFIG, "/a") is None

@@ -33,13 +33,13 @@ A, B = (ModelConfig(model=name, backend="fake", max_num_seqs=4) for name in ("or
 class Crowd:
     """A router with room for one model, whose engines do what the test says."""
 
-    def __init__(self, known: ModelInfo | None = None) -> None:
-        """`known`: what an earlier load of any model found."""
+    def __init__(self, known: ModelInfo | None = None, need: int = 60) -> None:
+        """`known`: what an earlier load of any model found; `need`: of 100, what an engine takes."""
         self.router = Router(
             SETTINGS,
             0.0,
             memory=MemoryScheduler({MACHINE: 100}, is_limited=True),
-            estimate=lambda *_: MemoryNeed(60),
+            estimate=lambda *_: MemoryNeed(need),
             known=lambda *_: known,
         )
         self.router.connect(1, observer=False)
@@ -51,8 +51,8 @@ class Crowd:
         self.opened: list[str] = []
         self.refused: list[str] = []
 
-    def open(self, config: ModelConfig) -> None:
-        self.router.open_model(1, OpenModel(config, "/"), self.now)
+    def open(self, config: ModelConfig, *, client: int = 1, on_demand: bool = False) -> None:
+        self.router.open_model(client, OpenModel(config, "/", on_demand=on_demand), self.now)
         self.settle()
 
     def load(self, config: ModelConfig) -> None:
@@ -212,20 +212,25 @@ def test_clients_may_send_more_requests_while_not_all_models_fit() -> None:
     assert crowd.limits == {A.key: 64}
 
 
-def test_a_model_that_is_known_is_opened_without_a_load_where_not_all_fit_and_loaded_for_its_first_request() -> None:
-    crowd = Crowd(known=INFO)
-    crowd.open(A)
+def beside_work(known: ModelInfo | None = INFO) -> Crowd:
+    """The first model is loaded and works; there is no room for another."""
+    crowd = Crowd(known)
+    crowd.open(A, on_demand=True)
     assert (crowd.running, crowd.opened) == ({A.key}, []), "alone it is loaded as it is opened"
     crowd.load(A)
     crowd.submit(A, "row")
-    crowd.open(B)
+    return crowd
+
+
+def test_where_not_all_fit_a_known_model_is_opened_on_demand_and_loaded_for_its_first_request() -> None:
+    crowd = beside_work()
+    crowd.open(B, on_demand=True)
     assert crowd.opened == [A.key, B.key]
     assert crowd.limits == {A.key: 64, B.key: 64}
-    crowd.pass_time(30)
-    assert (crowd.status(B).state, crowd.status(B).loads) == ("idle", 0)
     crowd.finish(A, "row")
     crowd.pass_time(30)
     assert crowd.running == {A.key}, "nobody has a request for the other"
+    assert (crowd.status(B).state, crowd.status(B).loads) == ("idle", 0)
     crowd.submit(B, "first")
     crowd.pass_time(1)
     assert crowd.running == {B.key}
@@ -234,39 +239,106 @@ def test_a_model_that_is_known_is_opened_without_a_load_where_not_all_fit_and_lo
     assert crowd.opened == [A.key, B.key], "told once"
 
 
-def test_a_model_that_was_loaded_before_is_opened_by_another_client_without_a_load_where_not_all_fit() -> None:
-    crowd = working("row")
+@pytest.mark.parametrize(
+    ("known", "pinned", "on_demand"), [(None, False, True), (INFO, True, True), (INFO, False, False)]
+)
+def test_a_model_that_is_new_or_pinned_or_wanted_at_once_is_loaded_as_it_is_opened(
+    known: ModelInfo | None, pinned: bool, on_demand: bool
+) -> None:
+    crowd = beside_work(known)
+    crowd.open(msgspec.structs.replace(B, pinned=pinned), on_demand=on_demand)
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    assert crowd.opened == [A.key]
+    assert crowd.running == {B.key}
+
+
+def test_who_wants_a_model_at_once_waits_for_its_load_beside_who_opens_it_on_demand() -> None:
+    crowd = beside_work()
+    crowd.router.connect(2, observer=False)
+    crowd.open(B)
+    crowd.open(B, client=2, on_demand=True)
+    assert crowd.opened == [A.key, B.key]
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    assert crowd.running == {B.key}, "the first client waits for it"
+    crowd.load(B)
+    assert crowd.opened == [A.key, B.key, B.key]
+
+
+def test_a_load_that_has_begun_goes_on_when_the_model_is_opened_on_demand() -> None:
+    crowd = Crowd(known=INFO)
+    crowd.open(A, on_demand=True)
+    crowd.open(B, on_demand=True)
+    crowd.pass_time(1)
+    assert crowd.running == {A.key}
+    assert crowd.opened == [B.key]
+
+
+def test_the_engines_of_a_model_that_is_opened_on_demand_count_all() -> None:
+    crowd = Crowd(known=INFO, need=30)
+    crowd.open(A)
+    crowd.load(A)
+    crowd.open(msgspec.structs.replace(B, num_engines=3), on_demand=True)
+    assert crowd.limits[B.key] == 3 * crowd.limits[A.key]
+
+
+def test_a_model_that_was_loaded_before_is_opened_on_demand_by_a_client_that_comes_back() -> None:
+    crowd = beside_work(known=None)
     crowd.open(B)
     crowd.finish(A, "row")
     crowd.pass_time(1)
     crowd.load(B)
     crowd.router.connect(2, observer=False)
-    crowd.router.open_model(2, OpenModel(A, "/"), crowd.now)
-    crowd.settle()
+    crowd.open(A, client=2, on_demand=True)
     assert crowd.opened == [A.key, B.key, A.key]
     assert (crowd.running, crowd.status(A).state) == ({B.key}, "idle")
 
 
-def test_a_pinned_model_is_loaded_as_it_is_opened_known_or_not() -> None:
-    crowd = Crowd(known=INFO)
+def test_a_load_for_which_there_was_little_memory_makes_a_model_not_known() -> None:
+    crowd = Crowd()
     crowd.open(A)
-    crowd.load(A)
+    crowd.router.model(A.key).ready(0, msgspec.structs.replace(INFO, is_cut=True), crowd.now)
+    crowd.settle()
     crowd.submit(A, "row")
-    crowd.finish(A, "row")
-    pinned = msgspec.structs.replace(B, pinned=True)
-    crowd.open(pinned)
-    assert crowd.opened == [A.key]
-    crowd.pass_time(1)
-    assert crowd.running == {B.key}
-
-
-def test_a_known_model_for_which_a_pinned_one_leaves_no_room_is_refused_as_it_is_opened() -> None:
-    crowd = Crowd(known=INFO)
-    crowd.open(msgspec.structs.replace(A, pinned=True))
-    crowd.load(A)
     crowd.open(B)
+    crowd.finish(A, "row")
     crowd.pass_time(1)
-    assert crowd.opened == [A.key]
+    crowd.load(B)
+    crowd.router.connect(2, observer=False)
+    crowd.open(A, client=2, on_demand=True)
+    assert crowd.opened == [A.key, B.key]
+
+
+def test_a_load_that_fails_after_the_model_was_opened_on_demand_fails_its_requests_once() -> None:
+    crowd = beside_work()
+    crowd.open(B, on_demand=True)
+    crowd.finish(A, "row")
+    crowd.submit(B, "first")
+    crowd.pass_time(1)
+    crowd.router.model(B.key).cannot_load(0, ModelDoesNotFit("no").info(), crowd.now)
+    crowd.settle()
+    assert (crowd.refused, crowd.running) == ([B.key], set())
+
+
+@pytest.mark.parametrize("pin_is_loaded", [True, False])
+def test_a_known_model_is_refused_for_which_a_pinned_one_leaves_no_room(pin_is_loaded: bool) -> None:
+    """As it is opened, or with its first request, where the pinned one was loaded in between."""
+    crowd = beside_work()
+    pinned = ModelConfig(model="org/c", backend="fake", max_num_seqs=4, pinned=True)
+    crowd.open(pinned)
+    if not pin_is_loaded:
+        crowd.open(B, on_demand=True)
+        assert crowd.opened == [A.key, B.key]
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    crowd.load(pinned)
+    if pin_is_loaded:
+        crowd.open(B, on_demand=True)
+    else:
+        assert crowd.refused == []
+        crowd.submit(B, "first")
+    crowd.pass_time(1)
     assert crowd.refused == [B.key]
 
 
@@ -316,7 +388,7 @@ def test_a_later_manager_opens_a_model_that_was_loaded_before_without_a_load(
     first = machine.open(settings, model=str(folders[0]))
     (folders[0] / "hold").touch()
     working = first.submit([ANSWER, 40, 1], SamplingParams(), request_id="long")
-    second = machine.open(settings, model=str(folders[1]))
+    second = machine.open(settings, model=str(folders[1]), on_demand=True)
     assert second.info == found
     assert not working.done()
     assert [model.loads for model in machine.status().models] == [1, 0]

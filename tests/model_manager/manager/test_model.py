@@ -70,13 +70,13 @@ class Life(RuleBasedStateMachine):
         getattr(self, event)(which, how)
         self.settle()
 
-    def open(self, which: int, _how: int) -> None:
+    def open(self, which: int, how: int) -> None:
         """Nobody opens a model that has failed: the router makes another."""
         client = 1 + which % 3
         if self.model.state is not State.FAILED:
             self.opens[client] = 1  # one answer is for all opens before it
             self.owed.setdefault(client, set())
-            self.model.open(client, OpenModel(CONFIG, "/"), self.now)
+            self.model.open(client, OpenModel(CONFIG, "/", on_demand=bool(how % 2)), self.now)
 
     def submit(self, which: int, how: int) -> None:
         client = 1 + which % 3
@@ -143,8 +143,8 @@ class Life(RuleBasedStateMachine):
 
     def crowd(self, which: int, _how: int) -> None:
         self.model.crowd(bool(which % 2))
-        if which % 2 and self.model.can_open_unloaded:
-            self.model.open_unloaded()
+        if which % 2 and self.model.can_load_on_demand:
+            self.model.open_on_demand()
 
     def replace(self, which: int, _how: int) -> None:
         """It fails, or is stopped, and the router makes another, now or later."""
