@@ -11,6 +11,7 @@ from math import ceil
 
 import msgspec
 
+from millrace.model_manager.client.observing import Ending
 from millrace.model_manager.client.status import end_manager, read_status, stop_models, sweep
 from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.errors import ConfigError, counted
@@ -26,6 +27,7 @@ from ..pages.texts import harmless
 
 _INDENT = " " * 9
 """Width of the first column."""
+_ENDING = "a manager is ending"
 _REVISION_SHOWN = 23
 """Characters of a revision that the text shows; `--json` has all."""
 
@@ -61,21 +63,29 @@ def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _ps(flags: argparse.Namespace) -> int:
     place = place_of(flags)
-    status = read_status(place)
-    if status is None:
-        sweep(place)
+    try:
+        status = read_status(place)
+    except Ending:
+        if not isinstance(place, RuntimeDir):
+            raise
+        status, nothing = None, _ENDING
+    else:
+        if status is None:
+            sweep(place)
+        nothing = _nothing(place)
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
-        lines = status_lines(status) if status else [_nothing(place)]
+        lines = status_lines(status) if status else [nothing]
         print(harmless("\n".join(_wrapped(lines))) if sys.stdout.isatty() else "\n".join(lines))
     return 0
 
 
 def _nothing(place: ManagerPlace) -> str:
     """What runs where no manager listens."""
-    is_held = isinstance(place, RuntimeDir) and place.lock.exists()
-    return "a manager is starting" if is_held else "nothing is running"
+    if not isinstance(place, RuntimeDir) or not place.lock.exists():
+        return "nothing is running"
+    return _ENDING if place.socket.exists() else "a manager is starting"
 
 
 def _stop(flags: argparse.Namespace) -> int:

@@ -132,6 +132,29 @@ def test_stop_fences_a_manager_that_does_not_listen(
     os.close(lock)
 
 
+def test_ps_tells_a_manager_that_ends_from_one_that_starts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(machine.runtime))
+    runtime = RuntimeDir(machine.runtime)
+    runtime.prepare()
+    lock = runtime.try_lock()
+    assert lock is not None
+    sock = runtime.listen(lock)
+    assert sock is not None
+    with sock, ThreadPoolExecutor(1) as beside:
+        asking = beside.submit(ps, [])
+        sock.accept()[0].close()
+        assert asking.result(PATIENCE) == 0
+    assert capsys.readouterr().out == "a manager is ending\n", "it closes its connections"
+    for arguments, said in (([], "a manager is ending\n"), (["--json"], "null\n")):
+        assert ps(arguments) == 0
+        assert capsys.readouterr().out == said, "it has closed its socket"
+    os.close(lock)
+    assert ps([]) == 0
+    assert capsys.readouterr().out == "nothing is running\n"
+
+
 def test_stop_waits_for_a_manager_that_starts_and_many_may_stop_it_at_once(machine: Machine) -> None:
     runtime = RuntimeDir(machine.runtime)
     with ThreadPoolExecutor(5) as beside:
