@@ -15,6 +15,7 @@ from millrace.model_manager.client.observing import Ending
 from millrace.model_manager.client.status import end_manager, read_status, stop_models, sweep
 from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.errors import ConfigError, counted
+from millrace.model_manager.wire.job_progress import running_jobs
 from millrace.model_manager.wire.manager_place import ManagerPlace
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.runtime import RuntimeDir
@@ -83,9 +84,14 @@ def _ps(flags: argparse.Namespace) -> int:
 
 def _nothing(place: ManagerPlace) -> str:
     """What runs where no manager listens."""
-    if not isinstance(place, RuntimeDir) or not place.lock.exists():
+    if not isinstance(place, RuntimeDir):
         return "nothing is running"
-    return _ENDING if place.socket.exists() else "a manager is starting"
+    if place.lock.exists():
+        return _ENDING if place.socket.exists() else "a manager is starting"
+    if jobs := running_jobs(place.path):
+        named = "; ".join(f"{job.job} (pid {job.pid})" for job in jobs)
+        return f"no manager is running. {counted(len(jobs), 'job')} may start one: {named}"
+    return "nothing is running"
 
 
 def _stop(flags: argparse.Namespace) -> int:
@@ -96,7 +102,7 @@ def _stop(flags: argparse.Namespace) -> int:
     status = read_status(place)
     if status is None:
         sweep(place)
-        print("nothing is running")
+        print(_nothing(place))
         return 0
     keys: list[str | None] = [None]
     if flags.model is not None:
@@ -121,7 +127,7 @@ def _stopped_here(folder: RuntimeDir) -> str:
         )
     if ended.by == "kill":
         return "stopped everything; the manager did not answer and was killed"
-    return "nothing is running" if ended.status is None else "stopped everything"
+    return _nothing(folder) if ended.status is None else "stopped everything"
 
 
 def status_lines(status: Status) -> Iterator[str]:
