@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _LEAST_ASKS = 5
 """How often in a row, at least, the route says that the server is ill, before that counts."""
@@ -13,6 +14,14 @@ _LEAST_ASKS = 5
 def is_ill(status: int) -> bool:
     """Whether a health route says by this status that the server cannot work: 429 or 400 is no such word."""
     return status >= 500
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """What is in the place of a status if the server gave none."""
+
+    reason: str = ""
+    """Empty if the time was over."""
 
 
 class Health:
@@ -38,17 +47,18 @@ class Health:
         self._silent_since = self._ill_since = math.inf
         self._ill_answers = 0
 
-    def trouble(self, ask: Callable[[], int | None]) -> str | None:
+    def trouble(self, ask: Callable[[], int | NoAnswer]) -> str | None:
         """Ask once; why the server is to be started again, as a sentence about its route, or None. `ask` returns the
-        status, or None if there is no answer.
+        status, if there is an answer.
         """
         began = self._clock()
         status = ask()
         now = self._clock()
-        if status is None:
+        if isinstance(status, NoAnswer):
             self._silent_since = min(began, self._silent_since)
             silent = now - self._silent_since >= self.hang_timeout
-            return f"gives no answer within {self.hang_timeout:g} s (hang_timeout)" if silent else None
+            why = f": {status.reason}" if status.reason else ""
+            return f"gives no answer within {self.hang_timeout:g} s (hang_timeout){why}" if silent else None
         self._silent_since = math.inf
         if not is_ill(status) or self._worked_at() > self._ill_since:
             self._ill_since, self._ill_answers = math.inf, 0

@@ -22,7 +22,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from ...engine.interface import LoadInterrupted
 from ...wire.errors import ModelLoadFailed, signal_name
 from .guard import GRACE, NOT_STARTED, SIGNALLED
-from .health import Health, is_ill
+from .health import Health, NoAnswer, is_ill
 from .ports import Ports
 from .signs import SignsOfLife
 
@@ -141,12 +141,18 @@ class ServerProcess:
             return LoadInterrupted(f"the server was ended by {by} before it was ready: {self._last()}")
         return ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
 
-    def healthy(self, timeout: float) -> int | None:
-        """The status of the health route; None if there is no answer."""
+    def healthy(self, timeout: float) -> int | NoAnswer:
+        """The status of the health route."""
         try:
             return self._ask(timeout)
-        except (OSError, http.client.HTTPException):
-            return None
+        except TimeoutError:
+            return NoAnswer()
+        except ConnectionRefusedError:
+            return NoAnswer("the connection is refused")
+        except OSError as error:
+            return NoAnswer(error.strerror or str(error))
+        except http.client.HTTPException:
+            return NoAnswer("what it sends is not HTTP")
 
     def _ask(self, timeout: float) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self._ports.http, timeout=timeout)
@@ -161,11 +167,12 @@ class ServerProcess:
         if (status := self._guard.poll()) is not None:
             return self._end(status)
         answer = self.healthy(hang_timeout)
-        if answer is not None:
+        if not isinstance(answer, NoAnswer):
             return f"the server's {self._health} answers {answer}" if is_ill(answer) else None
         if (status := self._guard.poll()) is not None:
             return self._end(status)
-        return f"the server's {self._health} gives no answer within {hang_timeout:g} s"
+        why = f": {answer.reason}" if answer.reason else f" within {hang_timeout:g} s"
+        return f"the server's {self._health} gives no answer{why}"
 
     def _end(self, status: int) -> str:
         self._reader.join(_LAST_LINES_WITHIN)

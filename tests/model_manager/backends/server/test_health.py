@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.model_manager.backends.server.health import Health
+from millrace.model_manager.backends.server.health import Health, NoAnswer
 
 ILL = "has answered 503 for 10 s (unhealthy_timeout), and no request was answered"
 SILENT = "gives no answer within 20 s (hang_timeout)"
+SILENCE = NoAnswer()
 
 
 class Watched:
@@ -18,7 +19,7 @@ class Watched:
         self.worked_at = 0.0
         self.health = Health(hang_timeout, unhealthy_timeout, lambda: self.worked_at, lambda: self.now)
 
-    def trouble(self, *answers: int | None, takes: float = 0.0) -> str | None:
+    def trouble(self, *answers: int | NoAnswer, takes: float = 0.0) -> str | None:
         """What is found at the last of these answers; nothing at the others."""
         found = None
         for answer in answers:
@@ -26,8 +27,8 @@ class Watched:
             found = self._look(answer, takes)
         return found
 
-    def _look(self, answer: int | None, takes: float) -> str | None:
-        def ask() -> int | None:
+    def _look(self, answer: int | NoAnswer, takes: float) -> str | None:
+        def ask() -> int | NoAnswer:
             self.now += takes
             return answer
 
@@ -69,14 +70,15 @@ def test_few_answers_are_no_illness_however_long_they_take() -> None:
 
 
 def test_silence_in_between_ends_no_illness() -> None:
-    assert Watched().trouble(*[503, None] * 5, 503) == ILL
+    answers: list[int | NoAnswer] = [503, SILENCE]
+    assert Watched().trouble(*answers * 5, 503) == ILL
 
 
 def test_a_server_hangs_once_it_is_silent_for_long_enough() -> None:
-    assert Watched().trouble(200, None, takes=20.0) == SILENT
-    watched = Watched()  # it refuses connections, say, which takes no time
-    assert watched.trouble(*[None] * 20, 200) is None
-    assert watched.trouble(*[None] * 21) == SILENT
+    assert Watched().trouble(200, SILENCE, takes=20.0) == SILENT
+    watched, refused = Watched(), NoAnswer("the connection is refused")  # which takes no time
+    assert watched.trouble(*[refused] * 20, 200) is None
+    assert watched.trouble(*[refused] * 21) == f"{SILENT}: the connection is refused"
 
 
 def test_it_is_asked_several_times_before_it_can_be_hung_or_ill() -> None:
