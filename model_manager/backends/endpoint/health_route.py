@@ -15,7 +15,7 @@ class HealthRoute:
         self._connections = connections
         self._url = url
 
-    async def is_well(self) -> bool:
+    async def is_healthy(self) -> bool:
         """Whether it answers in the time that a connection may take, and not with 5xx."""
         try:
             reply = await self._connections.probe(self._url, Call(""))

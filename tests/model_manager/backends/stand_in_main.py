@@ -4,12 +4,14 @@ It has a child process, as servers have, which ignores SIGTERM and is in a sessi
 process ids (and `overlap` if those that stood there still run), its environment, the path of a temporary file that it
 leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The
 prompt `fault` gets 500. The file `strike` there, with a moment and a signal's number, has the next server send itself
-that signal then: at its `start`, or as it is asked for a route. With a status for the signal it answers so, and is ill.
+that signal then: at its `start`, or as it is asked for a route. With a status for the signal it answers so, and is
+unhealthy from then on.
 
-While it is ill it answers 503 at /health and 500 to each prompt: for good from the first prompt `ill` on, for a second
-from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill. With the file `overload`
-/health answers 503, and prompts are answered. It counts these answers of /health in the file `ill asks`. With a port
-for it, it answers prompts over gRPC too. It wants the key that the variable STAND_IN_KEY has, at each route.
+While it is unhealthy it answers 503 at /health and 500 to each prompt: for good from the first prompt `unhealthy` on,
+for a second from the first prompt `unhealthy for 1 s` on. With the file `always unhealthy` there any prompt makes it
+unhealthy. With the file `overload` /health answers 503, and prompts are answered. It counts these answers of /health in
+the file `unhealthy asks`. With a port for it, it answers prompts over gRPC too. It wants the key that the variable
+STAND_IN_KEY has, at each route.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from aiohttp import web
 from tests.model_manager.backends.stand_in_grpc import grpc_serving
 from tests.model_manager.backends.stand_in_server import StandIn
 
-_ILL, _LEAST_STATUS = 503, 300
+_UNHEALTHY, _LEAST_STATUS = 503, 300
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
@@ -50,35 +52,35 @@ def main(port: int, folder: Path, grpc_port: int = 0) -> None:
         starts.write("start\n")
     strike(folder, "start")
     once = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}
-    spells = {"ill": math.inf, "faint": 1.0}
-    ill_until = 0.0
+    spells = {"unhealthy": math.inf, "unhealthy for 1 s": 1.0}
+    unhealthy_until = 0.0
 
-    def is_ill() -> bool:
-        return time.monotonic() < ill_until
+    def is_unhealthy() -> bool:
+        return time.monotonic() < unhealthy_until
 
     def behaves(prompt: str, _tries: int) -> Any:
-        nonlocal ill_until
+        nonlocal unhealthy_until
         with (folder / "prompts").open("a") as prompts:
             prompts.write(f"{prompt}\n")
         if prompt in {*once, *spells} and not (folder / prompt).exists():
             (folder / prompt).touch()
             if prompt in once:
                 os.kill(os.getpid(), once[prompt])
-            ill_until = time.monotonic() + spells.get(prompt, 0.0)
-        if (folder / "sickly").exists():
-            ill_until = math.inf
-        return 500 if is_ill() or prompt == "fault" else None
+            unhealthy_until = time.monotonic() + spells.get(prompt, 0.0)
+        if (folder / "always unhealthy").exists():
+            unhealthy_until = math.inf
+        return 500 if is_unhealthy() or prompt == "fault" else None
 
     @web.middleware
     async def struck(request: web.Request, handler: Any) -> web.StreamResponse:
-        nonlocal ill_until
+        nonlocal unhealthy_until
         if status := strike(folder, request.path):
-            ill_until = math.inf
+            unhealthy_until = math.inf
             return web.Response(status=status)
-        if request.path == "/health" and (is_ill() or (folder / "overload").exists()):
-            with (folder / "ill asks").open("a") as asks:
+        if request.path == "/health" and (is_unhealthy() or (folder / "overload").exists()):
+            with (folder / "unhealthy asks").open("a") as asks:
                 asks.write(".")
-            return web.Response(status=_ILL)
+            return web.Response(status=_UNHEALTHY)
         found: web.StreamResponse = await handler(request)
         return found
 

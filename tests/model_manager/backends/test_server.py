@@ -118,16 +118,16 @@ def test_a_server_that_dies_or_hangs_is_started_again_and_no_row_is_lost(
     assert not (tmp_path / "overlap").exists(), "the former server still ran, with all that it holds"
 
 
-def test_a_server_that_is_ill_and_still_answers_is_started_again_and_no_row_is_lost(
+def test_a_server_that_is_unhealthy_and_still_answers_is_started_again_and_no_row_is_lost(
     machine: Machine, tmp_path: Path
 ) -> None:
     client = opened(machine, tmp_path, unhealthy_timeout=1, retries=0)
-    expect_answers(client, [*(f"row {index}" for index in range(20)), "ill"])
+    expect_answers(client, [*(f"row {index}" for index in range(20)), "unhealthy"])
     assert machine.model_status().restarts == 1
     assert not (tmp_path / "overlap").exists(), "the former server still ran, with all that it holds"
 
 
-@pytest.mark.parametrize("fault", ["die", "ill"])
+@pytest.mark.parametrize("fault", ["die", "unhealthy"])
 def test_a_server_that_is_asked_over_grpc_is_watched_at_its_http_route(
     machine: Machine, tmp_path: Path, fault: str
 ) -> None:
@@ -139,16 +139,16 @@ def test_a_server_that_is_asked_over_grpc_is_watched_at_its_http_route(
         client.submit("x", SamplingParams(top_k=4), request_id="refused").result(PATIENCE)
 
 
-def test_a_server_that_is_ill_in_passing_goes_on_and_no_row_is_lost(machine: Machine, tmp_path: Path) -> None:
+def test_a_server_that_is_unhealthy_for_a_moment_goes_on_and_no_row_is_lost(machine: Machine, tmp_path: Path) -> None:
     client = opened(machine, tmp_path, unhealthy_timeout=60, retries=0)
-    expect_answers(client, [*(f"row {index}" for index in range(20)), "faint"])
+    expect_answers(client, [*(f"row {index}" for index in range(20)), "unhealthy for 1 s"])
     assert machine.model_status().restarts == 0
 
 
 def test_a_server_that_answers_rows_goes_on_whatever_its_health_route_says(machine: Machine, tmp_path: Path) -> None:
     client = opened(machine, tmp_path, unhealthy_timeout=2)
     (tmp_path / "overload").touch()
-    asks = tmp_path / "ill asks"
+    asks = tmp_path / "unhealthy asks"
     for row in range(10**6):
         expect_answers(client, [f"row {row}"])
         if asks.exists() and len(asks.read_text()) >= 12:  # five of them count, in two seconds
@@ -156,10 +156,10 @@ def test_a_server_that_answers_rows_goes_on_whatever_its_health_route_says(machi
     assert machine.model_status().restarts == 0
 
 
-def test_a_server_that_is_ill_after_each_start_is_given_up_by_its_health_route(
+def test_a_server_that_is_unhealthy_after_each_start_is_given_up_by_its_health_route(
     machine: Machine, tmp_path: Path
 ) -> None:
-    (tmp_path / "sickly").touch()
+    (tmp_path / "always unhealthy").touch()
     client = opened(
         machine, tmp_path, msgspec.structs.replace(SETTINGS, max_restarts=1), unhealthy_timeout=0.5, retries=0
     )
@@ -191,7 +191,7 @@ def test_a_row_that_a_healthy_server_fails_at_fails_alone(machine: Machine, tmp_
         ("/v1/models", 503, "the server's /health answers 503"),
     ],
 )
-def test_a_server_that_is_stopped_killed_or_ill_before_all_is_ready_ends_that_load_alone(
+def test_a_server_that_is_stopped_killed_or_unhealthy_before_all_is_ready_ends_that_load_alone(
     tmp_path: Path, moment: str, number: int, said: str
 ) -> None:
     (tmp_path / "strike").write_text(f"{moment} {number}")
@@ -322,7 +322,9 @@ def test_a_server_that_listens_elsewhere_is_given_up_with_the_port_that_is_asked
 
 def test_the_health_route_gets_the_key_too(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_KEY", "k-1234-ключ")
-    expect_answers(opened(machine, tmp_path, key_env="STAND_IN_KEY", unhealthy_timeout=0.5, retries=0), ["row", "ill"])
+    expect_answers(
+        opened(machine, tmp_path, key_env="STAND_IN_KEY", unhealthy_timeout=0.5, retries=0), ["row", "unhealthy"]
+    )
     assert machine.model_status().restarts == 1
 
 

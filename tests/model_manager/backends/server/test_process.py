@@ -13,6 +13,6 @@ from tests.servers.processes import free_port
 def test_a_refused_connection_is_told_from_silence() -> None:
     port = free_port()
     with contextlib.closing(ServerProcess(["sleep", "600"], Ports(port), "/health", {}, {})) as server:
-        assert server.why_unwell(600.0) == "the server's /health gives no answer: the connection is refused"
+        assert server.why_unhealthy(600.0) == "the server's /health gives no answer: the connection is refused"
         with socket.create_server(("127.0.0.1", port)):
-            assert server.why_unwell(0.1) == "the server's /health gives no answer within 0.1 s"
+            assert server.why_unhealthy(0.1) == "the server's /health gives no answer within 0.1 s"
