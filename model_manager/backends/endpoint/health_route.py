@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .dialects import Call
-from .judging import TryFailed
+from .judging import TryFailed, is_healthy
 from .over_http import HttpConnections
 
 
@@ -21,4 +21,4 @@ class HealthRoute:
             reply = await self._connections.probe(self._url, Call(""))
         except TryFailed:
             return False
-        return reply.status < 500
+        return is_healthy(reply.status)

@@ -23,7 +23,7 @@ from .connections import Connections
 from .dialects import Dialect, Garbled, ServerAnswer, plausible, sound
 from .health_route import HealthRoute
 from .hiding import without_key
-from .judging import Reply, TryFailed, judge
+from .judging import Reply, TryFailed, is_healthy, judge
 from .limits import RateLimit, UsedPart
 from .retrying import LEAST_BUSY, backoff
 from .streams import AnswerStream, StreamDialect, TellKept, whole
@@ -203,7 +203,7 @@ class Sender:
             if self._dialect.needs_probes:
                 judge(reply, server.url, self._options)
                 self._dialect.learn(call.route, reply.body)
-            return reply.status < 500
+            return is_healthy(reply.status)
         except TryFailed as failure:
             return failure.is_busy
         except (Garbled, MillraceError):

@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..endpoint.judging import is_healthy
+
 _LEAST_ASKS = 5
 """How often in a row, at least, the route says that the server is unhealthy, before that counts."""
-
-
-def is_unhealthy(status: int) -> bool:
-    """Whether a health route says by this status that the server cannot work; 429 or 400 does not say so."""
-    return status >= 500
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Health:
             why = f": {status.reason}" if status.reason else ""
             return f"gives no answer within {self.hang_timeout:g} s (hang_timeout){why}" if silent else None
         self._silent_since = math.inf
-        if not is_unhealthy(status) or self._last_answer_at() > self._unhealthy_since:
+        if is_healthy(status) or self._last_answer_at() > self._unhealthy_since:
             self._unhealthy_since, self._unhealthy_answers = math.inf, 0
             return None
         self._unhealthy_since = min(now, self._unhealthy_since)

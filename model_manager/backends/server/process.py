@@ -21,8 +21,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...engine.interface import LoadInterrupted
 from ...wire.errors import ModelLoadFailed, signal_name
+from ..endpoint.judging import is_healthy
 from .guard import GRACE, NOT_STARTED, SIGNALLED
-from .health import Health, NoAnswer, is_unhealthy
+from .health import Health, NoAnswer
 from .ports import Ports
 from .signs import SignsOfLife
 
@@ -168,7 +169,7 @@ class ServerProcess:
             return self._end(status)
         answer = self.ask_health(hang_timeout)
         if not isinstance(answer, NoAnswer):
-            return f"the server's {self._health} answers {answer}" if is_unhealthy(answer) else None
+            return None if is_healthy(answer) else f"the server's {self._health} answers {answer}"
         if (status := self._guard.poll()) is not None:
             return self._end(status)
         why = f": {answer.reason}" if answer.reason else f" within {hang_timeout:g} s"
