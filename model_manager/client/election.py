@@ -23,6 +23,7 @@ import msgspec
 from ..wire.config import ManagerConfig
 from ..wire.errors import ManagerUnavailable, MillraceError, counted, signal_name
 from ..wire.messages import GetStatus, ManagerToClient, Status
+from ..wire.process_stat import process_stat
 from ..wire.runtime import RuntimeDir
 from ..wire.transport import Connection
 from .observing import ask
@@ -156,8 +157,9 @@ class Election:
         """Wait until it listens, or has ended, or nobody waits any more; True if it stands still before that."""
         used, since = -1, time.monotonic()
         while manager.poll() is None and not self._listens() and not give_up.is_set() and time.monotonic() < deadline:
-            if (now_used := _cpu_ticks(manager.pid)) != used:
-                used, since = now_used, time.monotonic()
+            now = process_stat(manager.pid)
+            if now is not None and now.cpu != used:
+                used, since = now.cpu, time.monotonic()
             if time.monotonic() - since > _STANDS_STILL:
                 return True
             time.sleep(_POLL)
@@ -243,15 +245,6 @@ class _Silence:
         if not holder or holder != self._holder:
             self._holder, self._since = holder, time.monotonic()
         return time.monotonic() - self._since
-
-
-def _cpu_ticks(pid: int) -> int:
-    """CPU time of a process so far, in hundredths of a second; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])
 
 
 def module_path() -> str:

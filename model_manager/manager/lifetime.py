@@ -57,17 +57,18 @@ def _run_here(runtime: RuntimeDir, lock: int, serve: Callable[..., ManagerServer
     _log_to(BoundedLog(runtime.log))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(lock, False)  # else an engine would hold the lock when this process is gone
-    asyncio.run(_serve(runtime, serve, lambda: runtime.is_fenced(lock)))
+    asyncio.run(_serve(runtime, lock, partial(serve, is_fenced=lambda: runtime.is_fenced(lock))))
     runtime.remove(lock)  # not after an exception: whoever started this process reads the log, and sweeps
 
 
-async def _serve(runtime: RuntimeDir, serve: Callable[..., ManagerServer], is_fenced: Callable[[], bool]) -> None:
-    if is_fenced():  # it stood still for long before it came here: the socket is another's
+async def _serve(runtime: RuntimeDir, lock: int, serve: Callable[[], ManagerServer]) -> None:
+    server = serve()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.end)
+    sock = runtime.listen(lock)
+    if sock is None:
         _log.warning("ends before it listens: another manager has its place, as it stood still")
         return
-    server = serve(is_fenced=is_fenced)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.end)
-    with runtime.listen() as sock:
+    with sock:
         await server.run(sock)
 
 

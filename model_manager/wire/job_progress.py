@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from .decoding import json_decoder
+from .process_stat import process_stat
 from .timings import Timings
 
 _PATTERN = "job-*.json"
@@ -205,9 +206,5 @@ def _read(path: Path) -> bytes:
 
 def born(pid: int) -> int:
     """When a process started, in clock ticks since boot; 0 if there is none, or it is a zombie."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    fields = line.rpartition(")")[2].split()  # the command's name, in brackets, may hold anything
-    return 0 if fields[0] in "ZX" else int(fields[19])
+    found = process_stat(pid)
+    return 0 if found is None or found.has_ended else found.started

@@ -168,8 +168,17 @@ class RuntimeDir:
         finally:
             os.close(folder)
 
-    def listen(self) -> socket.socket:
-        """The manager's socket; only the lock's holder may call this: what a dead manager left is removed."""
+    def listen(self, fd: int) -> socket.socket | None:
+        """The manager's socket; None if `fd`, which was the lock, is fenced. A dead manager's socket is removed.
+
+        Nobody is fenced between the check and the bind, so the socket of a successor is never replaced.
+        """
+        with contextlib.ExitStack() as changing:
+            with contextlib.suppress(BlockingIOError):  # someone stands still in a change: nobody else fences either
+                changing.enter_context(self._changing())
+            return None if self.is_fenced(fd) else self._bound()
+
+    def _bound(self) -> socket.socket:
         self.socket.unlink(missing_ok=True)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -11,9 +11,11 @@ from math import ceil
 
 import msgspec
 
+from millrace.model_manager.client.observing import Ending
 from millrace.model_manager.client.status import end_manager, read_status, stop_models, sweep
 from millrace.model_manager.wire.config import model_name
 from millrace.model_manager.wire.errors import ConfigError, counted
+from millrace.model_manager.wire.job_progress import running_jobs
 from millrace.model_manager.wire.manager_place import ManagerPlace
 from millrace.model_manager.wire.messages import Status
 from millrace.model_manager.wire.runtime import RuntimeDir
@@ -26,6 +28,7 @@ from ..pages.texts import harmless
 
 _INDENT = " " * 9
 """Width of the first column."""
+_ENDING = "a manager is ending"
 _REVISION_SHOWN = 23
 """Characters of a revision that the text shows; `--json` has all."""
 
@@ -61,21 +64,34 @@ def _parse_stop(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _ps(flags: argparse.Namespace) -> int:
     place = place_of(flags)
-    status = read_status(place)
-    if status is None:
-        sweep(place)
+    try:
+        status = read_status(place)
+    except Ending:
+        if not isinstance(place, RuntimeDir):
+            raise
+        status, nothing = None, _ENDING
+    else:
+        if status is None:
+            sweep(place)
+        nothing = _nothing(place)
     if flags.json:
         print(msgspec.json.encode(status).decode())
     else:
-        lines = status_lines(status) if status else [_nothing(place)]
+        lines = status_lines(status) if status else [nothing]
         print(harmless("\n".join(_wrapped(lines))) if sys.stdout.isatty() else "\n".join(lines))
     return 0
 
 
 def _nothing(place: ManagerPlace) -> str:
     """What runs where no manager listens."""
-    is_held = isinstance(place, RuntimeDir) and place.lock.exists()
-    return "a manager is starting" if is_held else "nothing is running"
+    if not isinstance(place, RuntimeDir):
+        return "nothing is running"
+    if place.lock.exists():
+        return _ENDING if place.socket.exists() else "a manager is starting"
+    if jobs := running_jobs(place.path):
+        named = "; ".join(f"{job.job} (pid {job.pid})" for job in jobs)
+        return f"no manager is running. {counted(len(jobs), 'job')} may start one: {named}"
+    return "nothing is running"
 
 
 def _stop(flags: argparse.Namespace) -> int:
@@ -86,7 +102,7 @@ def _stop(flags: argparse.Namespace) -> int:
     status = read_status(place)
     if status is None:
         sweep(place)
-        print("nothing is running")
+        print(_nothing(place))
         return 0
     keys: list[str | None] = [None]
     if flags.model is not None:
@@ -111,7 +127,7 @@ def _stopped_here(folder: RuntimeDir) -> str:
         )
     if ended.by == "kill":
         return "stopped everything; the manager did not answer and was killed"
-    return "nothing is running" if ended.status is None else "stopped everything"
+    return _nothing(folder) if ended.status is None else "stopped everything"
 
 
 def status_lines(status: Status) -> Iterator[str]:

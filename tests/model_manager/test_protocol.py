@@ -216,7 +216,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def engines_have_the_caches_that_the_manager_says(self) -> None:
-        """Of a model whose engines have answered all that they were told."""
+        """A model's cache size is the sum of its engines', once the engines have done all that they were told."""
         manager = self.world.manager
         for key, model in manager.models().items() if manager is not None else ():
             engines = [engine for (of, _), engine in manager.engines.items() if of == key]  # type: ignore[union-attr]

@@ -123,7 +123,7 @@ def commands(*namespaces: str) -> list[str]:
 
 
 def _namespace(pid: int) -> str:
-    """Of a process; empty if it has ended."""
+    """The PID namespace of a process, as the kernel names it; empty if the process has ended."""
     try:
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:

@@ -28,8 +28,8 @@ from .row_places import ROW_MARK
 _BATCH = 16
 """Rows that are decoded at a time, at most: few, because one value may have megabytes."""
 _BATCH_BYTES = 2**20
-"""Of a row group whose rows are large on average, a batch has about as many bytes, or one row. Rows of a larger batch
-are converted one by one.
+"""Bytes that a batch should have, at most. It has fewer than _BATCH rows, but at least one, if rows of this row group
+are so large on average. Averages can be wrong: a batch with more bytes is converted to Python objects row by row.
 """
 _PAGES = 32
 """Pages that are decoded at a time, one of each column, may count as many times `max_row_bytes` together, …"""

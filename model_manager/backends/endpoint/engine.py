@@ -138,9 +138,9 @@ class EndpointEngine:
         return result
 
     @property
-    def worked_at(self) -> float:
+    def last_answer_at(self) -> float:
         """When a server last answered a request, or a part of it, in seconds of `time.monotonic`."""
-        return self._core.worked_at
+        return self._core.last_answer_at
 
     def stats(self) -> EngineStats:
         """A snapshot of the last step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .dialects import Call
-from .judging import TryFailed
+from .judging import TryFailed, is_healthy
 from .over_http import HttpConnections
 
 
@@ -15,10 +15,10 @@ class HealthRoute:
         self._connections = connections
         self._url = url
 
-    async def is_well(self) -> bool:
+    async def is_healthy(self) -> bool:
         """Whether it answers in the time that a connection may take, and not with 5xx."""
         try:
             reply = await self._connections.probe(self._url, Call(""))
         except TryFailed:
             return False
-        return reply.status < 500
+        return is_healthy(reply.status)

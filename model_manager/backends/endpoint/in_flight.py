@@ -67,7 +67,7 @@ class EndpointRequests:
     def __init__(self, sender: Sender, most: int, resources: AsyncExitStack) -> None:
         self.mailbox = Mailbox()
         self.most = most
-        self.worked_at = -math.inf
+        self.last_answer_at = -math.inf
         """When a server last answered a request, or a part of it, on the loop's clock. Refusals are no answers."""
         self._sender = sender
         self._resources = resources
@@ -138,7 +138,7 @@ class EndpointRequests:
     async def _run(self, entry: _Entry) -> None:
         try:
             answer = await self._sender.send(entry.request, partial(self._keep, entry))
-            self.worked_at = self._loop.time()
+            self.last_answer_at = self._loop.time()
             self._finish(entry, self._output(entry, answer))
         except RequestError as error:
             self._finish(entry, Failure(entry.request.request_id, error.info()))
@@ -151,7 +151,7 @@ class EndpointRequests:
     def _keep(self, entry: _Entry, kept: Kept) -> None:
         """Keep further tokens of a request's answer."""
         now, count = self._loop.time(), len(kept.token_ids)
-        self.worked_at = now
+        self.last_answer_at = now
         entry.first_token = now if entry.first_token is None else entry.first_token
         entry.num_kept += count
         entry.text += kept.text

@@ -59,6 +59,13 @@ class TryFailed(Exception):
         self.is_outage = is_outage
 
 
+def is_healthy(status: int) -> bool:
+    """Whether a server can work that answers so at its health route. 4xx does not say otherwise: it may be busy (429),
+    or lack the route.
+    """
+    return status < 500
+
+
 def judge(reply: Reply, url: str, options: EndpointOptions, *, was_there: bool = False) -> None:
     """Return if there is an answer; raises InvalidRequest, TryFailed or, for all rows, ModelError.
 

@@ -1,6 +1,6 @@
 """One call over gRPC and its reply, with limits of time and size. Knows no dialect and tries once.
 
-A status becomes HTTP's for the same trouble, and keeps its name, so that one table (`judging.py`) says what follows.
+A status becomes HTTP's for the same failure, and keeps its name, so that one table (`judging.py`) says what follows.
 grpc's own retries are off. Calls end in its threads, and only wake the event loop.
 """
 

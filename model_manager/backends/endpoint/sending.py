@@ -23,7 +23,7 @@ from .connections import Connections
 from .dialects import Dialect, Garbled, ServerAnswer, plausible, sound
 from .health_route import HealthRoute
 from .hiding import without_key
-from .judging import Reply, TryFailed, judge
+from .judging import Reply, TryFailed, is_healthy, judge
 from .limits import RateLimit, UsedPart
 from .retrying import LEAST_BUSY, backoff
 from .streams import AnswerStream, StreamDialect, TellKept, whole
@@ -171,7 +171,7 @@ class Sender:
             log.warning("a request is sent again%s: %s", asked, failure)
 
     async def _opened(self, server: Server, failure: TryFailed) -> None:
-        """The circuit has opened: it stays open if that is the server's trouble, and not some rows' own."""
+        """The circuit has opened: it stays open if the server fails, and not some rows alone."""
         lives = await self._lives(server)
         if lives and not failure.is_outage:
             server.circuit.succeeded()
@@ -190,7 +190,7 @@ class Sender:
 
     async def _lives(self, server: Server) -> bool:
         """Whether its health route answers, which is a good sign."""
-        lives = await self._answers(server) and (self._health is None or await self._health.is_well())
+        lives = await self._answers(server) and (self._health is None or await self._health.is_healthy())
         if lives:
             self._good_sign()
         return lives
@@ -203,7 +203,7 @@ class Sender:
             if self._dialect.needs_probes:
                 judge(reply, server.url, self._options)
                 self._dialect.learn(call.route, reply.body)
-            return reply.status < 500
+            return is_healthy(reply.status)
         except TryFailed as failure:
             return failure.is_busy
         except (Garbled, MillraceError):

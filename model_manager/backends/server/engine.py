@@ -3,9 +3,9 @@
     inference process ── pipe ──► guard ──► server and its processes
             └──────────── HTTP or gRPC on the loopback ─────┘
 
-The server dies, hangs or is ill: this process ends, and the manager starts another, as after any death of an engine. A
-server that ends by itself before it was ready fails the job: another start would fail too. This process ends: the guard
-ends the server.
+The server dies, hangs or is unhealthy: this process ends, and the manager starts another, as after any death of an
+engine. A server that ends by itself before it was ready fails the job: another start would fail too. This process ends:
+the guard ends the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .process import ServerProcess, leave
 
 def load(config: ModelConfig, folder: Path) -> EndpointEngine:
     """An engine whose server is started and healthy; raises ConfigError, ModelError if it does not come up, or
-    LoadInterrupted if it is killed, hangs or falls ill before all is ready.
+    LoadInterrupted if it is killed, hangs or becomes unhealthy before all is ready.
     """
     options, connection = parse(config.backend_options)
     ports = Ports.chosen(options)
@@ -43,7 +43,7 @@ def load(config: ModelConfig, folder: Path) -> EndpointEngine:
         server.close()
         raise
     engine.info = msgspec.structs.replace(engine.info, name=config.model, device=options.preset or "server")
-    server.watch(Health(options.hang_timeout, options.unhealthy_timeout, lambda: engine.worked_at), leave)
+    server.watch(Health(options.hang_timeout, options.unhealthy_timeout, lambda: engine.last_answer_at), leave)
     return engine
 
 
@@ -53,6 +53,6 @@ def _connected(
     try:
         return connect(config, folder, options, health=server.health_url)
     except ModelLoadFailed:
-        if (reason := server.why_unwell(hang_timeout)) is None:
+        if (reason := server.why_unhealthy(hang_timeout)) is None:
             raise
         raise LoadInterrupted(reason) from None

@@ -51,19 +51,19 @@ class Ports:
         for option, port in self._named():
             _await(option, port, partial(_is_free, port))
 
-    def claimed(self) -> socket.socket:
-        """A socket that a guard inherits, and so holds until all that its server has started is gone. Returns when no
-        other guard has one for this port: a killed server frees the port before the memory that it holds.
+    def lock(self) -> socket.socket:
+        """The port's lock: a socket that a guard inherits, and so holds until all that its server has started is gone.
+        Returns when no other guard holds it: a killed server frees the port before the memory that it holds.
         """
-        claim = socket.socket(socket.AF_UNIX)
+        lock = socket.socket(socket.AF_UNIX)
         try:
             if sys.platform == "linux":  # which frees an abstract name with the last process that holds it
                 name = f"\0millrace-server-{self.http}"
-                _await("port", self.http, partial(_binds, claim, name), "the server that had it has not ended yet")
+                _await("port", self.http, partial(_binds, lock, name), "the server that had it has not ended yet")
         except BaseException:
-            claim.close()
+            lock.close()
             raise
-        return claim
+        return lock
 
     def check_listeners(self, ours: int) -> None:
         """Raises ModelLoadFailed if what listens there is known to be neither process `ours` nor one below it."""

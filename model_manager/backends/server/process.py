@@ -21,8 +21,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from ...engine.interface import LoadInterrupted
 from ...wire.errors import ModelLoadFailed, signal_name
+from ..endpoint.judging import is_healthy
 from .guard import GRACE, NOT_STARTED, SIGNALLED
-from .health import Health, is_ill
+from .health import Health, NoAnswer
 from .ports import Ports
 from .signs import SignsOfLife
 
@@ -68,7 +69,7 @@ class ServerProcess:
         self._health = health
         self._headers = {name: value.encode() for name, value in headers.items()}  # a key may be beyond Latin-1
         self._lines: deque[str] = deque(maxlen=_LINES)
-        with ports.claimed() as claim:
+        with ports.lock() as lock:
             ports.await_free()
             self._folder = tempfile.mkdtemp(prefix="millrace-server-")
             self._guard = subprocess.Popen(
@@ -78,10 +79,10 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env={**environment, **os.environ},
-                pass_fds=[claim.fileno()],
+                pass_fds=[lock.fileno()],
             )
-        self._trouble = ""
-        """Why the server is being ended, if it hangs or is ill."""
+        self._failure = ""
+        """Why the server is being ended, if it hangs or is unhealthy."""
         self._reader = threading.Thread(target=self._read, name="server output", daemon=True)
         self._reader.start()
 
@@ -141,12 +142,18 @@ class ServerProcess:
             return LoadInterrupted(f"the server was ended by {by} before it was ready: {self._last()}")
         return ModelLoadFailed(f"the server ended with status {status} before it was ready: {self._last()}")
 
-    def healthy(self, timeout: float) -> int | None:
-        """The status of the health route; None if there is no answer."""
+    def ask_health(self, timeout: float) -> int | NoAnswer:
+        """The status of the health route."""
         try:
             return self._ask(timeout)
-        except (OSError, http.client.HTTPException):
-            return None
+        except TimeoutError:
+            return NoAnswer()
+        except ConnectionRefusedError:
+            return NoAnswer("the connection is refused")
+        except OSError as error:
+            return NoAnswer(error.strerror or str(error))
+        except http.client.HTTPException:
+            return NoAnswer("what it sends is not HTTP")
 
     def _ask(self, timeout: float) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self._ports.http, timeout=timeout)
@@ -156,45 +163,46 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def why_unwell(self, hang_timeout: float) -> str | None:
-        """Why a server that was ready cannot be asked now, after at most so many seconds; None if it is well."""
+    def why_unhealthy(self, hang_timeout: float) -> str | None:
+        """Why a server that was ready cannot be asked now, after at most so many seconds; None if it is healthy."""
         if (status := self._guard.poll()) is not None:
             return self._end(status)
-        answer = self.healthy(hang_timeout)
-        if answer is not None:
-            return f"the server's {self._health} answers {answer}" if is_ill(answer) else None
+        answer = self.ask_health(hang_timeout)
+        if not isinstance(answer, NoAnswer):
+            return None if is_healthy(answer) else f"the server's {self._health} answers {answer}"
         if (status := self._guard.poll()) is not None:
             return self._end(status)
-        return f"the server's {self._health} gives no answer within {hang_timeout:g} s"
+        why = f": {answer.reason}" if answer.reason else f" within {hang_timeout:g} s"
+        return f"the server's {self._health} gives no answer{why}"
 
     def _end(self, status: int) -> str:
         self._reader.join(_LAST_LINES_WITHIN)
         return f"the server ended with status {status}: {self._last()}"
 
     def watch(self, health: Health, leave: Callable[[str], None]) -> None:
-        """Start to watch the server. `leave` gets the reason when it ends, hangs, or is ill."""
-        for target, arguments in ((self._await_end, ()), (self._await_trouble, (health,))):
+        """Start to watch the server. `leave` gets the reason when it ends, hangs, or is unhealthy."""
+        for target, arguments in ((self._await_end, ()), (self._await_failure, (health,))):
             threading.Thread(target=target, args=[*arguments, leave], name=target.__name__, daemon=True).start()
 
     def _await_end(self, leave: Callable[[str], None]) -> None:
         status = self._guard.wait()
         _end_session(self._guard.pid)
         shutil.rmtree(self._folder, ignore_errors=True)  # as the guard does, unless it was killed
-        leave(self._trouble or self._end(status))
+        leave(self._failure or self._end(status))
 
-    def _await_trouble(self, health: Health, leave: Callable[[str], None]) -> None:
+    def _await_failure(self, health: Health, leave: Callable[[str], None]) -> None:
         """The server is ended first: its successor needs what it holds, such as memory and ports."""
         assert self._guard.stdin is not None
         while self._guard.poll() is None:
             time.sleep(health.interval)
-            reason = health.trouble(lambda: self.healthy(health.hang_timeout))
+            reason = health.failure(lambda: self.ask_health(health.hang_timeout))
             if reason is not None and self._guard.poll() is None:
-                self._trouble = f"the server's {self._health} {reason}"
+                self._failure = f"the server's {self._health} {reason}"
                 self._guard.stdin.close()
                 try:
                     self._guard.wait(_END_WITHIN)  # then `_await_end` leaves
                 except subprocess.TimeoutExpired:
-                    leave(self._trouble)
+                    leave(self._failure)
                 return
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from ..loading.checkpoint import read_checkpoint
 from ..loading.device import choose_device
 from ..loading.model_loader import LoadedModel, load_model
 from ..loading.ranks import check_divisible, join, send
+from .commands import Command, GiveBack
 
 log = logging.getLogger(__name__)
 
@@ -55,18 +56,18 @@ class Peers:
         self._processes = [_spawn(config, rank) for rank in range(1, config.tensor_parallel)]
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
-        self.send((config, folder, self.meeting))
+        for process in self._processes:
+            _tell(process, (config, folder, self.meeting))
 
     def loaded(self) -> None:
         """Delete the meeting place: all have loaded."""
         self._loading = False
         self._meeting.cleanup()
 
-    def send(self, command: object) -> None:
+    def send(self, command: Command) -> None:
         """Send a command to each of them."""
         for process in self._processes:
-            assert process.stdin is not None
-            send(process.stdin, command)
+            _tell(process, command)
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         status = process.wait()
@@ -74,6 +75,11 @@ class Peers:
             time.sleep(_OWN_ERROR_WITHIN)
         log.error("ends: its process of rank %d ended with status %d", rank, status)
         os._exit(PEER_LOST)  # the main thread may wait in a collective for the one that is gone
+
+
+def _tell(process: subprocess.Popen[bytes], what: object) -> None:
+    assert process.stdin is not None
+    send(process.stdin, what)
 
 
 def _spawn(config: ModelConfig, rank: int) -> subprocess.Popen[bytes]:
@@ -109,5 +115,5 @@ class LeadingRunner:
 
     def give_back(self, first_block: int) -> None:
         """Give the memory of this block and all after it back to the system, in all processes."""
-        self._peers.send(first_block)
+        self._peers.send(GiveBack(first_block))
         self._own.give_back(first_block)

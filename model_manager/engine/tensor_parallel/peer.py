@@ -19,6 +19,7 @@ from ..loading.device import choose_device
 from ..loading.model_loader import load_model
 from ..loading.ranks import join, receive
 from ..this_process import die_with_parent
+from .commands import Command, GiveBack
 
 
 def main() -> int:
@@ -45,15 +46,16 @@ def follow(own: ModelRunner, pipe: IO[bytes], device: torch.device) -> None:
     """Compute what rank 0 computes until it is gone."""
     while True:
         try:
-            command = receive(pipe)
+            command: Command = receive(pipe)
         except EOFError:
             return
-        if isinstance(command, StepInput):
-            own.execute(command)
-        elif isinstance(command, int):
-            own.give_back(command)
-        else:
-            own.logits(command.to(device))
+        match command:
+            case StepInput():
+                own.execute(command)
+            case GiveBack(first_block):
+                own.give_back(first_block)
+            case hidden:
+                own.logits(hidden.to(device))
 
 
 if __name__ == "__main__":

@@ -238,7 +238,10 @@ def _expect_those_of_generate(answers: Mapping[int, dict[str, Any]], takes: Take
 
 
 def _expect_logprobs_of_generate(answers: Mapping[int, dict[str, Any]], takes: Takes) -> None:
-    """Those of the likeliest tokens, as far as the answers have them: some engines count the end-of-sequence token."""
+    """Each token's log-probability is the largest that `model.generate` has at its position, in all answers but a few.
+
+    Some engines give none for the end-of-sequence token, so an answer may have one less.
+    """
     different = []
     for number, answer in answers.items():
         if found := [each["logprob"] for each in answer.get("logprobs") or ()]:

@@ -68,7 +68,7 @@ class Subject:
 
     @property
     def flags(self) -> list[str]:
-        """Of `millrace run`."""
+        """The flags that make `millrace run` use this back end, with its settings and options."""
         settings = {"linger": 0.5, "orphan_grace": 0.5, "backend": self.backend} | self.settings
         options = [f"{name}={_shown(value)}" for name, value in self.options.items()]
         return [

@@ -4,12 +4,14 @@ It has a child process, as servers have, which ignores SIGTERM and is in a sessi
 process ids (and `overlap` if those that stood there still run), its environment, the path of a temporary file that it
 leaves, a line for each start, and one for each prompt. The prompts `die` and `hang` do that at the first time. The
 prompt `fault` gets 500. The file `strike` there, with a moment and a signal's number, has the next server send itself
-that signal then: at its `start`, or as it is asked for a route. With a status for the signal it answers so, and is ill.
+that signal then: at its `start`, or as it is asked for a route. With a status for the signal it answers so, and is
+unhealthy from then on.
 
-While it is ill it answers 503 at /health and 500 to each prompt: for good from the first prompt `ill` on, for a second
-from the first prompt `faint` on. With the file `sickly` there any prompt makes it ill. With the file `overload`
-/health answers 503, and prompts are answered. It counts these answers of /health in the file `ill asks`. With a port
-for it, it answers prompts over gRPC too. It wants the key that the variable STAND_IN_KEY has, at each route.
+While it is unhealthy it answers 503 at /health and 500 to each prompt: for good from the first prompt `unhealthy` on,
+for a second from the first prompt `unhealthy for 1 s` on. With the file `always unhealthy` there any prompt makes it
+unhealthy. With the file `overload` /health answers 503, and prompts are answered. It counts these answers of /health in
+the file `unhealthy asks`. With a port for it, it answers prompts over gRPC too. It wants the key that the variable
+STAND_IN_KEY has, at each route.
 """
 
 from __future__ import annotations
@@ -32,14 +34,28 @@ from aiohttp import web
 from tests.model_manager.backends.stand_in_grpc import grpc_serving
 from tests.model_manager.backends.stand_in_server import StandIn
 
-_ILL, _LEAST_STATUS = 503, 300
+_UNHEALTHY, _LEAST_STATUS = 503, 300
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+_ONCE = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}
+_UNHEALTHY_FOR = {"unhealthy": math.inf, "unhealthy for 1 s": 1.0}
+"""Seconds, by the prompt that begins them."""
 
 
 def main(port: int, folder: Path, grpc_port: int = 0) -> None:
     """Serve until it is ended."""
     if (folder / "refuse").exists():
         sys.exit("no such model: it was refused")
+    note_start(folder)
+    strike(folder, "start")
+    faults = Faults(folder)
+    with grpc_serving() as over_grpc:
+        if grpc_port:
+            over_grpc.start(lambda *each: "INTERNAL" if faults.of_prompt(*each) else None, port=grpc_port)
+        asyncio.run(serve(port, faults))
+
+
+def note_start(folder: Path) -> None:
+    """Start the child, and write what a test reads of this start."""
     (folder / "environment").write_text(json.dumps(dict(os.environ)))
     child = subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
     if (folder / "pids").exists() and any(runs(int(pid)) for pid in (folder / "pids").read_text().split()):
@@ -48,55 +64,62 @@ def main(port: int, folder: Path, grpc_port: int = 0) -> None:
     (folder / "left").write_text(tempfile.mkstemp()[1])
     with (folder / "starts").open("a") as starts:
         starts.write("start\n")
-    strike(folder, "start")
-    once = {"die": signal.SIGKILL, "hang": signal.SIGSTOP}
-    spells = {"ill": math.inf, "faint": 1.0}
-    ill_until = 0.0
 
-    def is_ill() -> bool:
-        return time.monotonic() < ill_until
 
-    def behaves(prompt: str, _tries: int) -> Any:
-        nonlocal ill_until
-        with (folder / "prompts").open("a") as prompts:
+class Faults:
+    """What goes wrong, by prompts and by files in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._unhealthy_until = 0.0
+
+    def of_prompt(self, prompt: str, _tries: int) -> Any:
+        """500 if the prompt fails, else None. May end or stop this process."""
+        with (self._folder / "prompts").open("a") as prompts:
             prompts.write(f"{prompt}\n")
-        if prompt in {*once, *spells} and not (folder / prompt).exists():
-            (folder / prompt).touch()
-            if prompt in once:
-                os.kill(os.getpid(), once[prompt])
-            ill_until = time.monotonic() + spells.get(prompt, 0.0)
-        if (folder / "sickly").exists():
-            ill_until = math.inf
-        return 500 if is_ill() or prompt == "fault" else None
+        if prompt in {*_ONCE, *_UNHEALTHY_FOR} and not (self._folder / prompt).exists():
+            (self._folder / prompt).touch()
+            if prompt in _ONCE:
+                os.kill(os.getpid(), _ONCE[prompt])
+            self._unhealthy_until = time.monotonic() + _UNHEALTHY_FOR.get(prompt, 0.0)
+        if (self._folder / "always unhealthy").exists():
+            self._unhealthy_until = math.inf
+        return 500 if self._is_unhealthy() or prompt == "fault" else None
+
+    def of_route(self, path: str) -> int:
+        """The status to answer a route with; 0 if it is answered as usual."""
+        if status := strike(self._folder, path):
+            self._unhealthy_until = math.inf
+            return status
+        if path == "/health" and (self._is_unhealthy() or (self._folder / "overload").exists()):
+            with (self._folder / "unhealthy asks").open("a") as asks:
+                asks.write(".")
+            return _UNHEALTHY
+        return 0
+
+    def _is_unhealthy(self) -> bool:
+        return time.monotonic() < self._unhealthy_until
+
+
+async def serve(port: int, faults: Faults) -> None:
+    """Serve over HTTP until the process is ended."""
 
     @web.middleware
-    async def struck(request: web.Request, handler: Any) -> web.StreamResponse:
-        nonlocal ill_until
-        if status := strike(folder, request.path):
-            ill_until = math.inf
+    async def faulty(request: web.Request, handler: Any) -> web.StreamResponse:
+        if status := faults.of_route(request.path):
             return web.Response(status=status)
-        if request.path == "/health" and (is_ill() or (folder / "overload").exists()):
-            with (folder / "ill asks").open("a") as asks:
-                asks.write(".")
-            return web.Response(status=_ILL)
         found: web.StreamResponse = await handler(request)
         return found
 
-    async def serve() -> None:
-        server = StandIn()
-        server.behaves = behaves
-        server.key = os.environ.get("STAND_IN_KEY", "")
-        app = server.app()
-        app.middlewares.append(struck)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        await asyncio.Event().wait()
-
-    with grpc_serving() as over_grpc:
-        if grpc_port:
-            over_grpc.start(lambda *each: "INTERNAL" if behaves(*each) else None, port=grpc_port)
-        asyncio.run(serve())
+    server = StandIn()
+    server.behaves = faults.of_prompt
+    server.key = os.environ.get("STAND_IN_KEY", "")
+    app = server.app()
+    app.middlewares.append(faulty)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
 
 
 def runs(pid: int) -> bool:

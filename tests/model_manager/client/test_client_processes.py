@@ -18,6 +18,7 @@ from millrace.model_manager.client import observing, status
 from millrace.model_manager.client.election import Election
 from millrace.model_manager.client.status import end_manager, read_status, stop_models
 from millrace.model_manager.wire.errors import ConfigError, ManagerUnavailable, ModelNotFound
+from millrace.model_manager.wire.job_progress import JobFile, JobProgress, born
 from millrace.model_manager.wire.runtime import RuntimeDir
 from millrace.model_manager.wire.sampling import SamplingParams
 from millrace.pipelines.commands.processes import ps, stop
@@ -130,6 +131,65 @@ def test_stop_fences_a_manager_that_does_not_listen(
     assert not runtime.path.exists()
     assert runtime.is_fenced(lock), "it ends before it listens"
     os.close(lock)
+
+
+def test_stop_names_the_job_that_replaces_its_manager_meanwhile(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(machine.runtime))
+    runtime, asked = RuntimeDir(machine.runtime), status._status
+    runtime.prepare()
+    job = JobProgress(
+        job="run to out/c",
+        command="run",
+        pid=os.getpid(),
+        born=born(os.getpid()),
+        started=1.0,
+        model="tiny",
+        input="a.jsonl",
+        output="out/c",
+    )
+    JobFile(machine.runtime).write(job)
+    lock = runtime.try_lock()
+    assert lock is not None
+
+    def fenced_first(*asked_for: Any) -> Any:
+        runtime.fence(runtime.holder())
+        return asked(*asked_for)
+
+    monkeypatch.setattr(status, "_status", fenced_first)
+    said = f"no manager is running. 1 job may start one: run to out/c (pid {os.getpid()})\n"
+    for command in (stop, ps):
+        assert command([]) == 0
+        assert capsys.readouterr().out == said
+    os.close(lock)
+    JobFile(machine.runtime).remove()
+    runtime.leave()
+    assert stop([]) == 0
+    assert capsys.readouterr().out == "nothing is running\n"
+
+
+def test_ps_tells_a_manager_that_ends_from_one_that_starts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_RUNTIME_DIR", str(machine.runtime))
+    runtime = RuntimeDir(machine.runtime)
+    runtime.prepare()
+    lock = runtime.try_lock()
+    assert lock is not None
+    sock = runtime.listen(lock)
+    assert sock is not None
+    with sock, ThreadPoolExecutor(1) as beside:
+        asking = beside.submit(ps, [])
+        sock.accept()[0].close()
+        assert asking.result(PATIENCE) == 0
+    assert capsys.readouterr().out == "a manager is ending\n", "it closes its connections"
+    for arguments, said in (([], "a manager is ending\n"), (["--json"], "null\n")):
+        assert ps(arguments) == 0
+        assert capsys.readouterr().out == said, "it has closed its socket"
+    os.close(lock)
+    assert ps([]) == 0
+    assert capsys.readouterr().out == "nothing is running\n"
 
 
 def test_stop_waits_for_a_manager_that_starts_and_many_may_stop_it_at_once(machine: Machine) -> None:

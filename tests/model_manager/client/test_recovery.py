@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from concurrent.futures import Future
@@ -294,7 +295,12 @@ def test_stopping_a_manager_that_ends_just_before_it_is_killed_removes_what_it_l
     monkeypatch.setattr(status_module, "peer_pid_uid", lambda _sock: (2**22 - 1, 0))  # no process has this id
     runtime = RuntimeDir(tmp_path / "run")
     runtime.prepare()
-    with runtime.listen():
+    lock = runtime.try_lock()
+    assert lock is not None
+    sock = runtime.listen(lock)
+    assert sock is not None
+    os.close(lock)
+    with sock:
         assert stop_models(runtime.path) is None
     assert not runtime.path.exists()
 

@@ -242,7 +242,11 @@ def test_a_client_that_has_connected_is_served_although_the_starter_has_ended_be
     async def serve(listening: socket.socket) -> None:
         await asyncio.wait_for(ManagerServer(SETTINGS, starter=ended).run(listening), PATIENCE)
 
-    with runtime.listen() as listening:
+    lock = runtime.try_lock()
+    assert lock is not None
+    listening = runtime.listen(lock)
+    assert listening is not None
+    with listening:
         sock = runtime.connect()
         assert sock is not None
         connection: Connection[ManagerToClient] = Connection(sock, ManagerToClient)
@@ -252,3 +256,4 @@ def test_a_client_that_has_connected_is_served_although_the_starter_has_ended_be
             assert isinstance(connection.receive(), Welcome)
             connection.close()
             served.result(PATIENCE)
+    os.close(lock)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,15 @@ def runtime(tmp_path: Path) -> RuntimeDir:
     made = RuntimeDir(tmp_path / "run")
     made.prepare()
     return made
+
+
+@contextlib.contextmanager
+def listening(runtime: RuntimeDir, lock: int) -> Iterator[None]:
+    """The holder of the lock listens."""
+    sock = runtime.listen(lock)
+    assert sock is not None
+    with sock:
+        yield
 
 
 def test_the_folder_is_this_users_alone(runtime: RuntimeDir) -> None:
@@ -67,7 +78,7 @@ def test_sweeping_removes_what_is_left_but_not_what_is_held(runtime: RuntimeDir)
     lock = runtime.try_lock()
     assert lock is not None
     runtime.log.touch()
-    with runtime.listen():
+    with listening(runtime, lock):
         pass
     runtime.sweep()
     assert runtime.socket.exists()
@@ -97,7 +108,7 @@ def test_a_fenced_holder_removes_nothing_of_the_next_one(runtime: RuntimeDir) ->
     holder = runtime.try_lock()
     assert holder is not None
     assert runtime.is_fenced(fenced)
-    with runtime.listen():
+    with listening(runtime, holder):
         for _ in range(2):  # nor does a client that learns of it late
             runtime.fence(name)
             runtime.remove(fenced)
@@ -109,6 +120,39 @@ def test_a_fenced_holder_removes_nothing_of_the_next_one(runtime: RuntimeDir) ->
     runtime.remove(holder)
     for fd in (fenced, holder):
         os.close(fd)
+
+
+def test_a_fenced_holder_that_comes_to_listen_leaves_the_socket_of_the_next_one(runtime: RuntimeDir) -> None:
+    fenced = runtime.try_lock()
+    assert fenced is not None
+    runtime.fence(runtime.holder())
+    holder = runtime.try_lock()
+    assert holder is not None
+    with listening(runtime, holder):
+        inode = runtime.socket.stat().st_ino
+        assert runtime.listen(fenced) is None
+        assert runtime.socket.stat().st_ino == inode
+    for fd in (fenced, holder):
+        os.close(fd)
+
+
+def test_nobody_is_fenced_between_the_look_at_the_lock_and_the_socket(
+    runtime: RuntimeDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.model_manager.wire.runtime._CHANGED_WITHIN", 0)
+    held, name = runtime.try_lock(), runtime.holder()
+    assert held is not None
+    other, is_fenced = RuntimeDir(runtime.path), runtime.is_fenced
+
+    def fenced_after_the_look(fd: int) -> bool:
+        was_fenced = is_fenced(fd)
+        other.fence(name)
+        return was_fenced
+
+    monkeypatch.setattr(runtime, "is_fenced", fenced_after_the_look)
+    with listening(runtime, held):
+        assert runtime.holder() == name
+    os.close(held)
 
 
 def test_a_holder_whose_file_was_removed_is_not_fenced_before_another_has_its_place(runtime: RuntimeDir) -> None:
@@ -141,8 +185,9 @@ def test_nobody_waits_for_one_who_stands_still_while_he_changes_the_folder(runti
     held, name = runtime.try_lock(), runtime.holder()
     assert held is not None
     runtime.fence(name)
-    runtime.remove(held)
-    assert runtime.holder() == name
+    with listening(runtime, held):
+        runtime.remove(held)
+        assert runtime.holder() == name
     os.close(stands_still)
     os.close(held)
 
@@ -170,8 +215,11 @@ def test_a_socket_is_reached_however_long_its_path_is(tmp_path: Path, depth: int
     runtime = RuntimeDir(folder / "run")
     runtime.prepare()
     assert runtime.connect() is None
-    with runtime.listen():
+    lock = runtime.try_lock()
+    assert lock is not None
+    with listening(runtime, lock):
         sock = runtime.connect()
         assert sock is not None
         sock.close()
     assert runtime.connect() is None
+    os.close(lock)
