@@ -227,7 +227,8 @@ class MemoryScheduler:
         going = self._enough(request, unused)
         if going is None and self._enough(request, unused, able) is None:
             going = self._enough(request, idle)
-        if going is not None and self._shrinking(request):
+        shrinking = [key for key in self._account.beside(request) if key in able and self._held[key].is_shrinking]
+        if going is not None and shrinking:
             waiting.waits_for = self._lack(request)
             return []
         if going is not None:
@@ -416,15 +417,10 @@ class MemoryScheduler:
                 needs.setdefault(place, []).append(request.need.least)
         return any(len(each) > 1 and sum(each) > self.capacity.get(place, math.inf) for place, each in needs.items())
 
-    def _shrinking(self, request: LoadRequest) -> list[str]:
-        """Names of the models in its places whose KV caches were told to shrink, and have not answered."""
-        held = (self._held[key] for key in self._account.beside(request))
-        return [each.request.name for each in held if each.is_shrinking]
-
     def _lack(self, request: LoadRequest) -> str:
         held = [self._held[key] for key in self._account.beside(request)]
         holders = ", ".join(each.request.name for each in held)
-        shrinking = ", ".join(self._shrinking(request))
+        shrinking = ", ".join(each.request.name for each in held if each.is_shrinking)
         free = _gib(self._account.free(request))
         lack = f"{_gib(request.need.least)} GiB, {free} GiB are free; in memory: {holders}"
         return f"{lack}; the KV cache shrinks of: {shrinking}" if shrinking else lack

@@ -101,6 +101,18 @@ def test_a_newcomer_waits_for_all_caches_that_shrink_and_not_only_until_it_fits(
     assert first.cache == second.cache == 2 * GIB
 
 
+def test_a_newcomer_that_fits_does_not_wait_for_an_engine_that_turns_out_unable_to_shrink() -> None:
+    made = elastic("a", "b")
+    made.ask(request("c", 4.0), 100.0)
+    assert only(made.decide({"a": ELASTIC, "b": ELASTIC}, 100.0)).key == "a"
+    made.release("b")
+    assert made.decide({"a": CHANGING}, 101.0) == []
+    made.withdraw("c")
+    made.ask(request("d", 2.0), 102.0)
+    assert made.decide({"a": CHANGING}, 102.0) == []
+    assert made.decide({"a": WORKS}, 103.0) == [Admit("d")]
+
+
 def test_a_cut_leaves_their_share_to_models_in_use_that_are_not_loaded() -> None:
     made = elastic("a")
     models = [request(key, least_cache=0.5, most_cache=100.0) for key in "abc"]
