@@ -2,12 +2,13 @@
 
     python -m benchmarks.shrinking_cache --rows 300 --rounds 3
 
-Each model has the embedded model's shape and random weights of its own, in float32. There is memory for both with small
-KV caches; the first takes more. When a tenth of its rows are answered, a client opens the second model, and sends as
-many rows. In the way `turns` each model has a KV cache of a size that its settings ask for (`kv_cache_gib`), as large
-as the first gets otherwise: such a cache cannot shrink. Both ways run in each round; which one is first alternates.
-Every row must have an answer. The last line is JSON: rows a second from the opening on, seconds until the second model
-is ready, the memory of the first engine before and after, loads, and the ratio of the rates in each round.
+Each model has the embedded model's shape and random weights of its own, in float32. There is memory for both with the
+smallest KV caches and `--spare_mib`; the first takes more. When a tenth of its rows are answered, a client opens the
+second model, and sends as many rows. In the way `turns` each model has a KV cache of a size that its settings ask for
+(`kv_cache_gib`), as large as the first gets otherwise: such a cache cannot shrink. Both ways run in each round; which
+one is first alternates. Every row must have an answer. The last line is JSON: rows a second from the opening on,
+seconds until the second model is ready, the memory of the first engine before and after, loads, and the ratio of the
+rates in each round.
 """
 
 from __future__ import annotations
@@ -38,8 +39,6 @@ from millrace.model_manager.wire.request import Output
 from millrace.model_manager.wire.sampling import SamplingParams
 
 WAYS = ("turns", "shrinks")
-_SPARE = 2**26
-"""Bytes of memory beside what both models need with the smallest KV caches."""
 _LOOK = 0.05
 _PATIENCE = 1800.0
 _MIB = 2**20
@@ -57,22 +56,18 @@ class Run:
     loads: list[int]
 
 
-def memory_of_both(need: MemoryNeed) -> int:
-    """Bytes in which two models fit with the smallest KV caches."""
-    return 2 * need.least + _SPARE
+def first_cache(need: MemoryNeed, memory: int) -> int:
+    """Bytes of KV cache that the first model gets of the memory."""
+    return min(need.most_cache, int((memory - need.fixed) * SHARE_OF_MACHINE))
 
 
-def first_cache(need: MemoryNeed) -> int:
-    """Bytes of KV cache that the first model gets of them."""
-    return min(need.most_cache, int((memory_of_both(need) - need.fixed) * SHARE_OF_MACHINE))
-
-
-def run(way: str, models: list[ModelConfig], rows: int, prompt: int, tokens: int) -> Run:
-    """From no engine to the last answer."""
+def run(way: str, models: list[ModelConfig], spare: int, rows: int, prompt: int, tokens: int) -> Run:
+    """From no engine to the last answer. `spare`: bytes of memory beside both models with the smallest KV caches."""
     need = memory_need(models[0], models[0].model)
+    memory = 2 * need.least + spare
     if way == "turns":
-        models = [msgspec.structs.replace(each, kv_cache_gib=first_cache(need) / 2**30) for each in models]
-    settings = ManagerConfig(memory_gib=memory_of_both(need) / 2**30, linger=0.1)
+        models = [msgspec.structs.replace(each, kv_cache_gib=first_cache(need, memory) / 2**30) for each in models]
+    settings = ManagerConfig(memory_gib=memory / 2**30, linger=0.1)
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
 
     def submit(client: EngineClient) -> list[Future[Output]]:
@@ -123,6 +118,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=200, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=400, help="tokens of each answer")
     parser.add_argument("--max_num_seqs", type=int, default=256)
+    parser.add_argument("--spare_mib", type=int, default=64, help="beside both models with the smallest KV caches")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backend", default="torch", help="fake: no model is computed")
     parser.add_argument("--num_threads", type=int, default=1, help="of each engine")
@@ -151,7 +147,8 @@ def main() -> None:
         _end_manager()
 
         def once(way: str) -> Run:
-            made = run(way, models, options.rows, options.prompt, options.tokens)
+            spare = options.spare_mib * _MIB
+            made = run(way, models, spare, options.rows, options.prompt, options.tokens)
             print(made, flush=True)
             return made
 

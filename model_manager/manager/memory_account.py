@@ -6,7 +6,8 @@ Knows sizes; not who should come or go (memory_scheduler.py), nor how a KV cache
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..store.memory import MemoryNeed
@@ -63,8 +64,13 @@ class Holding:
 
     @property
     def excess(self) -> int:
-        """What its KV cache can give away."""
-        return max(0, self.cache - self.least_cache) if self.target is None else 0
+        """What its KV cache has above the smallest, once it is as it was told."""
+        return max(0, (self.cache if self.target is None else self.target) - self.least_cache)
+
+    @property
+    def missing(self) -> int:
+        """What its KV cache lacks of the size that it was admitted with; 0 if it was not cut."""
+        return self.most_cache - self.cache
 
     @property
     def is_shrinking(self) -> bool:
@@ -127,3 +133,15 @@ class MemoryAccount:
             holders = [each.size for each in self.held.values() if place in each.request.places]
             alone = len(holders) == 1 and not is_limited
             assert alone or sum(holders) <= capacity, f"more than {capacity} bytes of {place} are given out"
+
+
+def equal_excess(room: float, bounds: Sequence[tuple[int, int]]) -> int:
+    """Bytes above the smallest KV cache for each of several models, equal for all. A model does not go below its first
+    bound nor above its second; together they take at most `room`.
+    """
+
+    def taken(level: int) -> int:
+        return sum(min(max(level, least), most) for least, most in bounds)
+
+    highest = max((most for _, most in bounds), default=0)
+    return max(0, bisect_right(range(highest + 1), room, key=taken) - 1)

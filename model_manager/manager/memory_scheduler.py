@@ -4,14 +4,19 @@ A state machine without IO or clock. It knows how much each model needs and who 
 does, or how it is loaded and unloaded: `decide` is shown the loaded models, and says who comes and who goes.
 
 A model that wants to be loaded is admitted if it fits with the smallest KV cache worth having. Else the models that
-nobody uses go, the least recently used first. If that is not enough, the KV caches of the others are cut, the one with
-the most to spare first, by as much as is needed and none below the smallest worth having; that holds for pinned models
-too. If all that is not enough, the models without work go. If that is not enough either, models with work get a turn
-(`_TURN`, or longer if they take long to load) and then drain: they finish the requests that they have, and come back
-behind the models that waited.
+nobody uses go, the least recently used first. If that is not enough, the KV caches of the others are cut to their fair
+share, those of pinned models too, and the newcomer gets its own. If all that is not enough, the models without work go.
+If that is not enough either, models with work get a turn (`_TURN`, or longer if they take long to load) and then drain:
+they finish the requests that they have, and come back behind the models that waited.
 
-A KV cache that was cut grows again, up to the size that it was admitted with, when nobody has waited for its place for
-`_QUIET_PLACE` seconds and all models in use are loaded or could be.
+A fair share: every model of a place has equally many bytes above its smallest KV cache worth having. Models in use
+that are not loaded count, as many as fit. What a model cannot use is for the others, and a cache that is smaller than
+its share keeps its size. A model that fits without a cut is admitted with what is free, at most its share: no row is
+preempted for it. No cache grows above the size that its model was admitted with, so a newcomer waits until all caches
+that shrink beside it have done so, even if it would fit before.
+
+KV caches that were cut grow again by equal shares, up to the sizes that they were admitted with, when nobody has waited
+for their place for `_QUIET_PLACE` seconds and all models in use are loaded or could be.
 
 Nobody overtakes in a place, however small, with one exception: a model that a client is opening goes before models
 that are to come back and have waited for less than `_PASSED`. The client can send nothing else meanwhile. Requests to
@@ -32,8 +37,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE
-from .memory_account import MACHINE, Holding, LoadRequest, MemoryAccount
+from ..store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, MemoryNeed
+from .memory_account import MACHINE, Holding, LoadRequest, MemoryAccount, equal_excess
 
 _GIB = 2**30
 _QUIET, _CLAIM, _TURN, _TOLD_AFTER, _PASSED = 0.2, 5.0, 10.0, 10.0, 60.0
@@ -45,7 +50,7 @@ _TURN_IN_LOADS = 4.0
 _QUIET_PLACE = 30.0
 """Seconds that nobody has waited for a place before KV caches in it grow again."""
 _WORTH = 4
-"""A KV cache grows by this part of what it lacks, or not at all."""
+"""KV caches grow if this part of what one of them lacks fits."""
 
 
 @dataclass(frozen=True)
@@ -225,10 +230,14 @@ class MemoryScheduler:
         going = self._enough(request, unused)
         if going is None and self._enough(request, unused, able) is None:
             going = self._enough(request, idle)
+        shrinking = [key for key in self._account.beside(request) if key in able and self._held[key].is_shrinking]
+        if going is not None and shrinking:
+            waiting.waits_for = self._lack(request)
+            return []
         if going is not None:
             for key in going:
                 self.release(key)
-            return [*map(Evict, going), self._admit(request)]
+            return [*map(Evict, going), self._admit(request, able)]
         going = self._enough(request, unused, able) or self._enough(request, idle, able)
         if going is not None:
             resizes = self._cut(request, going, loaded)
@@ -248,33 +257,55 @@ class MemoryScheduler:
         return [key for key in self._held if key in loaded and loaded[key].can_shrink is not False]
 
     def _cut(self, request: LoadRequest, going: list[str], loaded: Mapping[str, ModelUse]) -> list[Decision]:
-        """Cut the KV caches of others so that it fits once `going` have gone too. What others know of their caches only
-        later is waited for.
+        """Cut the KV caches of others to their fair share, so that it fits with its own once `going` have gone too.
+        What others know of their caches only later is waited for.
         """
-        others = [key for key in self._account.beside(request, going) if loaded.get(key) and loaded[key].can_shrink]
+        level = self._fair_excess(request, self._able_to_shrink(loaded), going)
         cut: list[Decision] = []
-        for key in sorted(others, key=lambda key: -self._held[key].excess):
-            held, lack = self._held[key], request.need.least - self._account.free_to_come(request, going)
-            if lack > 0 and held.excess > 0:
-                held.target = held.cache - int(min(lack, held.excess))
+        for key in self._account.beside(request, going):
+            held, use = self._held[key], loaded.get(key)
+            if use and use.can_shrink and held.target is None and held.excess > level:
+                held.target = held.cache - (held.excess - level)
                 cut.append(ResizeCache(key, held.target))
         return cut
 
+    def _fair_excess(self, request: LoadRequest, able: Collection[str], going: Collection[str] = ()) -> int:
+        """Bytes above the smallest KV cache for each model in its places, once it is loaded and `going` have gone: for
+        those that are `able` to shrink, and those to come.
+        """
+        room = self._account.free(request, going, cut=able) - request.need.least
+        to_come = self._to_come(request, room)
+        most = [self._held[key].excess for key in self._account.beside(request, going) if key in able]
+        most += [each.most_excess for each in (request.need, *to_come)]
+        return equal_excess(room - sum(each.least for each in to_come), [(0, each) for each in most])
+
     def _grow(self, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
-        """KV caches that were cut take what is free, if nobody else has use for it."""
+        """KV caches that were cut take equal shares of what is free, if nobody else has use for it."""
+        able = [
+            held
+            for key, held in self._held.items()
+            if held.missing and held.target is None and now - held.quiet_since >= _QUIET_PLACE
+            if key in loaded and loaded[key].can_shrink
+        ]
         grown: list[Decision] = []
-        for key, held in self._held.items():
-            missing = held.most_cache - held.cache
-            is_able = key in loaded and loaded[key].can_shrink and held.target is None
-            if not (missing and is_able) or now - held.quiet_since < _QUIET_PLACE:
-                continue
-            others = [each for other, each in self._expected.items() if other not in self._held]
-            kept = sum(each.need.least for each in others if each.shares(held.request))
-            more = int(min(missing, max(0.0, self._account.free_to_come(held.request) - kept) * _share(held.request)))
-            if more * _WORTH >= missing:
+        for held, more in [(held, self._growth(held, able)) for held in able]:
+            if more:
                 held.target = held.cache + more
-                grown.append(ResizeCache(key, held.target))
+                grown.append(ResizeCache(held.request.key, held.target))
         return grown
+
+    def _growth(self, held: Holding, able: list[Holding]) -> int:
+        """Bytes by which a KV cache grows beside the others that are `able` to."""
+        to_come = self._to_come(held.request, math.inf)
+        room = self._account.free_to_come(held.request) - sum(each.least for each in to_come)
+        room = max(0.0, room) * _share(held.request)
+        beside = [each for each in able if each.request.shares(held.request)]
+        if room * _WORTH < min(each.missing for each in beside):
+            return 0
+        bounds = [(each.excess, each.excess + each.missing) for each in beside]
+        bounds += [(0, each.most_excess) for each in to_come]
+        level = equal_excess(room + sum(each.excess for each in beside), bounds)
+        return min(held.missing, max(0, level - held.excess))
 
     def _is_due(self, key: str, loaded: Mapping[str, ModelUse], now: float) -> bool:
         """Whether a loaded model has had its turn."""
@@ -333,29 +364,32 @@ class MemoryScheduler:
         alone = not self._account.beside(request, without)
         return request.need.least <= self._account.free(request, without, cut) or (alone and not self.is_limited)
 
-    def _admit(self, request: LoadRequest) -> Admit:
-        alone = not self._account.beside(request)
+    def _admit(self, request: LoadRequest, able: Collection[str]) -> Admit:
+        beside = self._account.beside(request)
         free, need = self._account.free(request), request.need
-        kept = self._kept_for_others(request, free - need.least)
-        free -= kept
-        left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * _share(request))
-        cache = max(need.least_cache, min(need.most_cache, left))
+        fair = need.least_cache + self._fair_excess(request, able)
+        to_come = self._to_come(request, free - need.least)
+        free -= (kept := sum(each.least for each in to_come))
+        part = 1.0 if any(self._held[key].missing for key in beside) else _share(request)
+        left = need.most_cache if free == math.inf else int(max(0, free - need.fixed) * part)
+        cache = max(need.least_cache, min(need.most_cache, left, fair))
         del self._waiting[request.key]
         self._held[request.key] = Holding(request, cache, most_cache=cache, least_cache=need.least_cache)
-        is_own = cache == need.most_cache or (alone and not self.is_limited and not kept)
+        is_own = cache == need.most_cache or not (beside or self.is_limited or kept)
         return Admit(request.key, None if is_own else cache)
 
-    def _kept_for_others(self, request: LoadRequest, free: float) -> int:
-        """Bytes of the `free` ones for models in use that are not loaded, and want to be in one of its places: for as
-        many as fit at once, the smallest first.
+    def _to_come(self, request: LoadRequest, free: float) -> list[MemoryNeed]:
+        """What models in use need that are not loaded, and want to be in one of its places: as many as fit at once into
+        the `free` bytes, the smallest first.
         """
         others = (each for key, each in self._expected.items() if key != request.key and key not in self._held)
-        kept = 0
-        for least in sorted(each.need.least for each in others if each.shares(request)):
-            if kept + least > free:
+        to_come: list[MemoryNeed] = []
+        for need in sorted((each.need for each in others if each.shares(request)), key=lambda need: need.least):
+            free -= need.least
+            if free < 0:
                 break
-            kept += least
-        return kept
+            to_come.append(need)
+        return to_come
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -367,7 +401,7 @@ class MemoryScheduler:
     @property
     def has_shrunk(self) -> bool:
         """Whether any loaded model has a smaller KV cache than it was admitted with."""
-        return any(each.cache < each.most_cache for each in self._held.values())
+        return any(each.missing for each in self._held.values())
 
     def waits_for(self, key: str) -> str:
         """What a model that waits lacks, and who has it; empty for others."""

@@ -54,6 +54,11 @@ class MemoryNeed:
         """Bytes of the least memory that the engine can be loaded in."""
         return self.fixed + self.least_cache
 
+    @property
+    def most_excess(self) -> int:
+        """Bytes of KV cache that it can use above the smallest one worth having."""
+        return max(0, self.most_cache - self.least_cache)
+
 
 @dataclass(frozen=True)
 class Weights:

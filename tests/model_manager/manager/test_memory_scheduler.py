@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millrace.model_manager.manager.memory_account import MACHINE, Holding, LoadRequest
+from millrace.model_manager.manager.memory_account import MACHINE
 from millrace.model_manager.manager.memory_scheduler import (
     Admit,
     Decision,
@@ -21,29 +21,8 @@ from millrace.model_manager.manager.memory_scheduler import (
     Refuse,
     ResizeCache,
 )
-from millrace.model_manager.store.memory import MemoryNeed
+from tests.model_manager.manager.memory_world import GIB, IDLE, LATER, WORKS, memory, request
 from tests.searches import runs
-
-GIB = 2**30
-IDLE = ModelUse(works=False, ready_since=0.0)
-WORKS = ModelUse(works=True, ready_since=0.0)
-LATER = 1000.0
-
-
-def request(
-    key: str,
-    gib: float = 1.0,
-    *,
-    least_cache: float = 0.0,
-    most_cache: float = 0.0,
-    places: tuple[str, ...] = (MACHINE,),
-) -> LoadRequest:
-    return LoadRequest(key, key, MemoryNeed(int(gib * GIB), int(least_cache * GIB), int(most_cache * GIB)), places)
-
-
-def memory(gib: float = 2.0, *, is_limited: bool = True, **places: float) -> MemoryScheduler:
-    sizes = {MACHINE: gib, **places}
-    return MemoryScheduler({place: int(size * GIB) for place, size in sizes.items()}, is_limited=is_limited)
 
 
 def full(*keys: str, of: MemoryScheduler | None = None) -> MemoryScheduler:
@@ -325,190 +304,6 @@ def test_a_kv_cache_leaves_room_for_the_other_models_in_use() -> None:
         made.ask(each, 0.0)
     assert len(made.decide({}, 0.0)) == 3
     made.check_integrity()
-
-
-# ── KV caches that shrink and grow ───────────────────────────────────────────────────────────────────────────────────
-
-ELASTIC = dataclasses.replace(WORKS, can_shrink=True)
-CHANGING = dataclasses.replace(WORKS, can_shrink=None)
-
-
-def elastic(*keys: str, gib: float = 10.0, is_limited: bool = True) -> MemoryScheduler:
-    """A memory in which these models have taken all that there is."""
-    made = memory(gib, is_limited=is_limited)
-    for key in keys:
-        made.ask(request(key, least_cache=0.5, most_cache=100.0), 0.0)
-    assert all(isinstance(each, Admit) for each in made.decide({}, 0.0))
-    return made
-
-
-def only(decisions: list[Decision]) -> ResizeCache:
-    (resize,) = decisions
-    assert isinstance(resize, ResizeCache)
-    return resize
-
-
-def test_the_cache_of_a_model_with_work_shrinks_before_another_is_turned_away() -> None:
-    made = elastic("a")  # has 1 GiB, and 5.4 of cache
-    made.ask(request("b", 4.0, least_cache=1.0, most_cache=100.0), 100.0, is_opening=True)
-    resize = only(made.decide({"a": ELASTIC}, 100.0))
-    assert (resize.key, resize.cache) == ("a", 4 * GIB)
-    assert made.waits_for("b") == "5 GiB, 3.6 GiB are free; in memory: a; the KV cache shrinks of: a"
-    assert made.decide({"a": CHANGING}, 101.0) == [], "it is told once"
-    made.resized("a", resize.cache - 100)
-    assert made.decide({"a": ELASTIC}, 102.0) == [Admit("b", GIB)]
-    made.check_integrity()
-
-
-def test_the_cache_with_the_most_to_spare_shrinks_first_and_none_below_the_smallest_worth_having() -> None:
-    made = elastic("a", "b", gib=10.0)  # caches of 5.4 and 1.56 GiB
-    made.ask(request("c", 6.0), 100.0)
-    loaded = {"a": ELASTIC, "b": ELASTIC}
-    first, second = made.decide(loaded, 100.0)
-    assert first == ResizeCache("a", GIB // 2)
-    assert isinstance(second, ResizeCache)
-    assert second.key == "b"
-    assert GIB // 2 <= second.cache < 1.6 * GIB
-    for each in (first, second):
-        made.resized(each.key, each.cache)
-    assert made.decide(loaded, 101.0) == [Admit("c")]
-
-
-def test_a_model_takes_a_turn_if_no_cache_has_enough_to_spare() -> None:
-    made = elastic("a")
-    made.ask(request("b", 9.0), 1.0)
-    assert made.decide({"a": ELASTIC}, 2.0) == []
-    assert made.decide({"a": ELASTIC}, LATER) == [Drain("a")]
-
-
-def test_an_engine_that_cannot_shrink_takes_turns_as_ever() -> None:
-    made = elastic("a")
-    made.ask(request("b", 5.0), 1.0)
-    assert made.decide({"a": WORKS}, LATER) == [Drain("a")]
-
-
-def test_only_one_model_drains_where_it_is_enough_with_what_others_can_spare() -> None:
-    made = memory(10.0)
-    for key, most_cache in (("a", 100.0), ("b", 0.0), ("c", 0.0)):
-        made.ask(request(key, 1.0 if key == "a" else 1.5, most_cache=most_cache), 0.0)
-    made.expect([request("a"), request("b", 1.5), request("c", 1.5)])
-    made.decide({}, 0.0)
-    made.ask(request("d", 7.0), 1.0)
-    recent = dataclasses.replace(ELASTIC, ready_since=LATER)
-    loaded = {"a": recent, "b": dataclasses.replace(WORKS, ready_since=1.0), "c": WORKS}
-    assert made.decide(dict(loaded), LATER) == [Drain("c")]
-    made.release("c")
-    del loaded["c"]
-    assert only(made.decide(loaded, LATER + 1)).key == "a"
-
-
-def test_a_model_in_use_shrinks_before_it_goes_and_one_that_nobody_uses_goes_first() -> None:
-    idle = dataclasses.replace(IDLE, can_shrink=True)
-    for used, decided in ((["a", "b"], ResizeCache), (["b"], Evict)):
-        made = elastic("a")
-        made.expect(request(key, least_cache=0.5) for key in used)
-        made.ask(request("b", 4.0, least_cache=1.0), 100.0)
-        assert isinstance(made.decide({"a": idle}, 100.0)[0], decided)
-
-
-def test_an_idle_model_goes_where_it_cannot_shrink_by_enough() -> None:
-    made = elastic("a")
-    made.expect([request("a"), request("b")])
-    made.ask(request("b", 9.0), 100.0)
-    assert made.decide({"a": dataclasses.replace(IDLE, can_shrink=True)}, 100.0) == [Evict("a"), Admit("b")]
-
-
-def test_a_pinned_models_cache_shrinks_too_and_only_what_is_left_then_is_out_of_reach() -> None:
-    pinned = dataclasses.replace(ELASTIC, is_pinned=True)
-    made = elastic("a")
-    made.ask(request("b", 8.5), 100.0, is_opening=True)
-    assert made.decide({"a": dataclasses.replace(pinned, can_shrink=None)}, 100.0) == [], "nobody knows yet"
-    assert only(made.decide({"a": pinned}, 101.0)).cache == GIB // 2
-    made.withdraw("b")
-    made.ask(request("c", 9.0), 102.0, is_opening=True)
-    (refused,) = made.decide({"a": pinned}, 102.0)
-    assert isinstance(refused, Refuse)
-    assert "8.5 GiB of memory are for it beside pinned a" in refused.why
-
-
-def test_a_cache_that_shrinks_less_than_it_was_told_is_not_told_again() -> None:
-    made = elastic("a")
-    made.ask(request("b", 7.0), 1.0)
-    resize = only(made.decide({"a": ELASTIC}, 1.0))
-    made.resized("a", resize.cache + GIB)
-    assert made.decide({"a": ELASTIC}, 2.0) == []
-    assert made.decide({"a": ELASTIC}, LATER) == [Drain("a")]
-
-
-def test_an_engine_that_has_chosen_its_own_cache_shrinks_too() -> None:
-    made = elastic("a", is_limited=False)
-    made.resized("a", 7 * GIB)
-    made.ask(request("b", 5.0), 1.0)
-    assert only(made.decide({"a": ELASTIC}, 1.0)).cache == 4 * GIB
-    made.resized("a", 4 * GIB)
-    assert made.decide({"a": ELASTIC}, 2.0) == [Admit("b")]
-
-
-def test_what_an_engine_says_that_it_takes_is_charged_if_it_is_less() -> None:
-    made = elastic("a")
-    made.resized("a", 2 * GIB)
-    assert not made.has_shrunk
-    made.ask(request("b", 7.0), 1.0)
-    assert made.decide({"a": WORKS}, 1.0) == [Admit("b")]
-
-
-def shrunk() -> MemoryScheduler:
-    """`a` was cut to 4 of 5.4 GiB of cache for `b`, which is gone again; somebody waited at 100 s."""
-    made = elastic("a")
-    made.ask(request("b", 5.0), 100.0)
-    made.resized("a", only(made.decide({"a": ELASTIC}, 100.0)).cache)
-    made.decide({"a": ELASTIC}, 100.0)
-    assert made.has_shrunk
-    made.release("b")
-    return made
-
-
-def test_a_cache_grows_again_once_nobody_has_waited_for_a_while() -> None:
-    made = shrunk()
-    assert made.decide({"a": ELASTIC}, 110.0) == []
-    grown = only(made.decide({"a": ELASTIC}, 131.0))
-    assert 5 * GIB < grown.cache <= 5.4 * GIB
-    made.check_integrity()
-    assert made.decide({"a": CHANGING}, 132.0) == []
-    made.resized("a", grown.cache)
-    assert not made.has_shrunk
-
-
-def test_what_it_is_to_have_is_charged_before_a_cache_grows() -> None:
-    made = shrunk()
-    made.decide({"a": ELASTIC}, 131.0)
-    made.ask(request("c", 4.5), 132.0)
-    assert made.decide({"a": CHANGING}, 132.0) == []
-
-
-def test_a_cache_that_grows_less_than_it_was_told_is_not_told_again() -> None:
-    made = shrunk()
-    only(made.decide({"a": ELASTIC}, 131.0))
-    made.resized("a", 5 * GIB)
-    assert not made.has_shrunk
-    assert made.decide({"a": ELASTIC}, LATER) == []
-
-
-def test_a_growth_in_part_that_ends_at_the_end_of_a_block_is_not_the_last() -> None:
-    held = Holding(request("a", 1.0), cache=1000, most_cache=3000, least_cache=500, target=2000)
-    held.resized(1984)
-    assert (held.cache, held.most_cache) == (1984, 3000)
-    held.target = 3000
-    held.resized(2992)
-    assert (held.cache, held.most_cache) == (2992, 2992)
-
-
-def test_a_cache_does_not_grow_into_memory_that_another_model_in_use_would_need() -> None:
-    made = shrunk()
-    made.expect([request("a", least_cache=0.5), request("b", 5.0)])
-    assert made.decide({"a": ELASTIC}, LATER) == []
-    made.expect([request("a", least_cache=0.5), request("b", 2.0)])
-    assert only(made.decide({"a": ELASTIC}, LATER)).cache > 5 * GIB
 
 
 class Traffic(RuleBasedStateMachine):
