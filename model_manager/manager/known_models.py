@@ -14,6 +14,7 @@ import msgspec
 
 from ..store.kept_files import evict_oldest, write_atomically
 from ..wire.config import ModelConfig, cache_folder
+from ..wire.decoding import json_decoder
 from ..wire.messages import PROTOCOL
 from ..wire.status import ModelInfo
 
@@ -31,7 +32,7 @@ class KnownModels:
         """What an earlier load of the same contents by the same settings found; None if there is none."""
         try:
             checksum, _, content = _file_of(config, folder).read_bytes().partition(b"\n")
-            return msgspec.json.decode(content, type=ModelInfo) if checksum == _checksum(content) else None
+            return json_decoder(ModelInfo).decode(content) if checksum == _checksum(content) else None
         except (OSError, msgspec.MsgspecError):
             return None
 
