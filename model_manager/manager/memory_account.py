@@ -6,7 +6,6 @@ Knows sizes; not who should come or go (memory_scheduler.py), nor how a KV cache
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -143,5 +142,8 @@ def equal_excess(room: float, bounds: Sequence[tuple[int, int]]) -> int:
     def taken(level: int) -> int:
         return sum(min(max(level, least), most) for least, most in bounds)
 
-    highest = max((most for _, most in bounds), default=0)
-    return max(0, bisect_right(range(highest + 1), room, key=taken) - 1)
+    low, high = 0, max((most for _, most in bounds), default=0)
+    while low < high:  # sizes may be beyond what `bisect` takes
+        level = (low + high + 1) // 2
+        low, high = (level, high) if taken(level) <= room else (low, level - 1)
+    return low

@@ -138,7 +138,7 @@ class _Waiting:
     request: LoadRequest
     since: float
     is_opening: bool = False
-    is_new: bool = False
+    pins_others: bool = False
     share: float = 1.0
     waits_for: str = ""
     is_told: bool = False
@@ -175,14 +175,21 @@ class MemoryScheduler:
         self._expected = {request.key: request for request in requests}
 
     def ask(
-        self, request: LoadRequest, now: float, *, is_opening: bool = False, is_new: bool = False, share: float = 1.0
+        self,
+        request: LoadRequest,
+        now: float,
+        *,
+        is_opening: bool = False,
+        pins_others: bool = False,
+        share: float = 1.0,
     ) -> None:
         """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before;
-        `is_new`: it has not been loaded since it was opened; `share`: see ModelUse.
+        `pins_others`: a client of it has a pinned model, so it would wait for itself; `share`: see ModelUse.
         """
         assert request.key not in self._held, "it is loaded"
         waiting = self._waiting.setdefault(request.key, _Waiting(request, now))
-        waiting.request, waiting.is_opening, waiting.is_new, waiting.share = request, is_opening, is_new, share
+        waiting.request, waiting.is_opening, waiting.share = request, is_opening, share
+        waiting.pins_others = pins_others
 
     def withdraw(self, key: str) -> None:
         """A model no longer wants to be loaded."""
@@ -220,7 +227,7 @@ class MemoryScheduler:
 
     def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
         request = waiting.request
-        if why := self._never(request, loaded, is_to_come_back=not (waiting.is_opening or waiting.is_new)):
+        if why := self._never(request, loaded, waits_for_pins=not (waiting.is_opening or waiting.pins_others)):
             del self._waiting[request.key]
             return [Refuse(request.key, why)]
         can_go = (key for key in loaded if loaded[key].can_go(now, drains=key in self._draining))
@@ -316,11 +323,11 @@ class MemoryScheduler:
         )
         return loaded[key].had_its_turn(now, least)
 
-    def _never(self, request: LoadRequest, loaded: Mapping[str, ModelUse], *, is_to_come_back: bool) -> str:
+    def _never(self, request: LoadRequest, loaded: Mapping[str, ModelUse], *, waits_for_pins: bool) -> str:
         """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
         what pins others.
         """
-        pinned = [] if is_to_come_back else self._pinned(request, loaded)
+        pinned = [] if waits_for_pins else self._pinned(request, loaded)
         left = self._free_beside(pinned, request, loaded)
         if request.need.least <= left or not (pinned or self.is_limited):
             return ""
@@ -333,7 +340,7 @@ class MemoryScheduler:
 
     def can_be_loaded(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
         """Whether a model that is opened is loaded sooner or later. `loaded`: see decide."""
-        return not self._never(request, loaded, is_to_come_back=False)
+        return not self._never(request, loaded, waits_for_pins=False)
 
     def _is_kept_out(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
         """Whether pinned models leave no room for it, whoever else goes. Others need not wait behind it."""

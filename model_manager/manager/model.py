@@ -225,11 +225,6 @@ class Model:
         return bool(self._waiting)
 
     @property
-    def is_new(self) -> bool:
-        """Whether it was never loaded."""
-        return not self._loads
-
-    @property
     def opening_weight(self) -> float:
         """The largest weight of the clients that wait for it; 0 if none does."""
         return max((self._weights[client] for client in self._waiting), default=0.0)

@@ -195,10 +195,11 @@ class Router:
         """Load the models that have room, unload those that make room for others, and change the sizes of caches."""
         is_wanted = self._memory.is_waited_for or any(each.state is State.WAITING for each in self._models.values())
         shares = self._shares() if is_wanted else {}
+        pinning = {client for model in self._models.values() if model.config.pinned for client in model.users}
         for model in self._models.values():
             if model.state is State.WAITING:
                 self._memory.release(model.key)
-                waits = {"is_opening": model.is_opening, "is_new": model.is_new}
+                waits = {"is_opening": model.is_opening, "pins_others": not pinning.isdisjoint(model.users)}
                 self._memory.ask(model.load_request, now, **waits, share=shares[model.key])
             elif model.state not in RUNNING:
                 self._memory.withdraw(model.key)

@@ -102,33 +102,27 @@ class ServerProcess:
         while True:
             if (status := self._guard.poll()) is not None:
                 raise self._early_end(status)
-            answer, is_silent = None, False
-            try:
-                answer = self._ask(min(_ANSWER_WITHIN, hang_timeout))
-            except TimeoutError:
-                is_silent = True
-            except (OSError, http.client.HTTPException):
-                pass
+            answer = self.ask_health(min(_ANSWER_WITHIN, hang_timeout))
+            is_silent = isinstance(answer, NoAnswer) and not answer.reason
             if (missing := signs.missing(is_silent=is_silent)) is not None:
                 raise LoadInterrupted(f"the server hangs before it is ready: {missing}")
             if answer == http.HTTPStatus.OK and self._guard.poll() is None:
                 self._ports.check_listeners(self._guard.pid)
                 return
-            if answer in _NEVER_GOOD:
+            if not isinstance(answer, NoAnswer) and answer in _NEVER_GOOD:
                 raise ModelLoadFailed(f"the server answers {answer} at {self._health}: {_NEVER_GOOD[answer]}")
-            if (lacks := self._lack(answer, is_silent=is_silent)) != lack:
+            if (lacks := self._lack(answer)) != lack:
                 lack, since = lacks, time.monotonic()
             elif time.monotonic() - since > _TOLD_AFTER:
                 log.warning("waiting for the server: %s", lack)
                 since = math.inf
             time.sleep(_POLL)
 
-    def _lack(self, answer: int | None, *, is_silent: bool) -> str:
+    def _lack(self, answer: int | NoAnswer) -> str:
         """What a server that starts lacks, for the log, whose last line is told if it takes too long."""
-        if answer is not None:
+        if not isinstance(answer, NoAnswer):
             return f"{self._health} answers {answer}, and 200 is awaited"
-        what = "answers nothing" if is_silent else "takes no connection"
-        return f"127.0.0.1:{self._ports.http} {what}"
+        return f"127.0.0.1:{self._ports.http} gives no answer{answer.reason and f': {answer.reason}'}"
 
     def _early_end(self, status: int) -> Exception:
         """The error of a server that has ended before it was ready."""

@@ -283,9 +283,28 @@ def test_a_server_that_listens_elsewhere_is_given_up_with_the_port_that_is_asked
     port, other = free_port(), free_port()
     command = program(tmp_path).replace("{port}", str(other))
     settings = msgspec.structs.replace(SETTINGS, load_timeout=8.0)
-    lacks = f"waiting for the server: 127.0.0.1:{port} takes no connection"
+    lacks = f"waiting for the server: 127.0.0.1:{port} gives no answer: the connection is refused"
     with pytest.raises(ModelLoadFailed, match=rf"load_timeout = 8 s: .*{re.escape(lacks)}"):
         opened(machine, tmp_path, settings, command=command, port=port)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("c.sendall(b'SSH-2.0-OpenSSH_9.0\\r\\n')", "what it sends is not HTTP"),
+        ("c.setsockopt(1, 13, struct.pack('ii', 1, 0))", "Connection reset by peer"),
+    ],
+    ids=["SSH", "resets"],
+)
+def test_a_server_that_speaks_no_http_is_given_up_with_what_it_does(
+    machine: Machine, tmp_path: Path, does: str, said: str
+) -> None:
+    file = tmp_path / "no_http.py"
+    listens = "s = socket.create_server(('127.0.0.1', int(sys.argv[1])))"
+    file.write_text(f"import socket, struct, sys\n{listens}\nwhile True:\n    c = s.accept()[0]; {does}; c.close()\n")
+    settings = msgspec.structs.replace(SETTINGS, load_timeout=8.0)
+    with pytest.raises(ModelLoadFailed, match=rf"load_timeout = 8 s: .* gives no answer: {said}"):
+        opened(machine, tmp_path, settings, command=f"{sys.executable} {file} {{port}}")
 
 
 def test_the_health_route_gets_the_key_too(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.model_manager.manager.memory_account import Holding, LoadRequest
+from millrace.model_manager.manager.memory_account import Holding, LoadRequest, equal_excess
 from millrace.model_manager.manager.memory_scheduler import (
     Admit,
     Decision,
@@ -75,6 +76,13 @@ def test_what_a_newcomer_cannot_use_stays_with_the_others() -> None:
     made.ask(request("b", 4.0, least_cache=1.0, most_cache=1.5), 100.0)
     assert told(made, 100.0, a=ELASTIC) == {"a": 3.5}
     assert made.decide({"a": ELASTIC}, 101.0) == [Admit("b")], "it has the most that it can use"
+
+
+def test_caches_may_be_of_any_size() -> None:
+    """As of a model whose config.json says that it has so many positions."""
+    assert equal_excess(2.0**70, [(0, 2**65), (0, 5)]) == 2**65
+    assert equal_excess(math.inf, [(0, 2**65)]) == 2**65
+    assert equal_excess(2.0**64, [(0, 2**65), (0, 2**66)]) == 2**63
 
 
 def test_caches_shrink_to_equal_excess_and_one_that_has_less_keeps_its_size() -> None:

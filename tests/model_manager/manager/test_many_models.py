@@ -321,9 +321,29 @@ def test_a_load_that_fails_after_the_model_was_opened_on_demand_fails_its_reques
     assert (crowd.refused, crowd.running) == ([B.key], set())
 
 
+def test_a_model_that_was_opened_on_demand_waits_until_a_pin_of_another_client_is_over() -> None:
+    crowd = beside_work()
+    crowd.open(B, on_demand=True)
+    crowd.router.connect(2, observer=False)
+    pinned = ModelConfig(model="org/c", backend="fake", max_num_seqs=4, pinned=True)
+    crowd.open(pinned, client=2)
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    crowd.load(pinned)
+    crowd.submit(B, "first")
+    crowd.pass_time(30)
+    assert crowd.running == {pinned.key}
+    assert (crowd.refused, crowd.status(B).state) == ([], "waiting")
+    crowd.router.disconnect(2, crowd.now)
+    crowd.pass_time(30)
+    assert crowd.running == {B.key}
+
+
 @pytest.mark.parametrize("pin_is_loaded", [True, False])
-def test_a_known_model_is_refused_for_which_a_pinned_one_leaves_no_room(pin_is_loaded: bool) -> None:
-    """As it is opened, or with its first request, where the pinned one was loaded in between."""
+def test_a_known_model_is_refused_for_which_its_clients_own_pin_leaves_no_room(pin_is_loaded: bool) -> None:
+    """As it is opened, or with its first request, where the pinned one was loaded in between: it would wait for its own
+    end.
+    """
     crowd = beside_work()
     pinned = ModelConfig(model="org/c", backend="fake", max_num_seqs=4, pinned=True)
     crowd.open(pinned)
