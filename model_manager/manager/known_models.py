@@ -1,13 +1,14 @@
 """What loads on this machine found of a model, kept in the cache folder: it can be opened without a load.
 
-A file's name is the digest of the model's folder and all its settings, the revision among them. A file begins with its
-checksum. One that is damaged or cannot be read is one that is not there.
+A file's name is the digest of the model's folder, all its settings, the revision among them, and millrace's version. A
+file begins with its checksum. One that is damaged or cannot be read is one that is not there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from importlib.metadata import distributions
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,8 @@ from ..wire.messages import PROTOCOL
 from ..wire.status import ModelInfo
 
 _FOLDER = "known-models"
+_VERSION = next((each.version for each in distributions(name="beam-millrace")), "")
+"""Empty where the sources were not installed."""
 _log = logging.getLogger(__name__)
 
 
@@ -37,8 +40,8 @@ class KnownModels:
             return None
 
     def keep(self, config: ModelConfig, folder: str, info: ModelInfo) -> None:
-        """Keep what a load found, once a process. It is not kept where the contents have no revision, or where it would
-        be more with more memory.
+        """Keep what a load found, once a process. It is not kept where the contents have no revision, or where little
+        memory cut the model's limits (`is_cut`).
         """
         file = _file_of(config, folder)
         if file in self._written or not config.revision or info.is_cut:
@@ -54,7 +57,7 @@ class KnownModels:
 
 
 def _file_of(config: ModelConfig, folder: str) -> Path:
-    identity = msgspec.json.encode([PROTOCOL, config, folder])
+    identity = msgspec.json.encode([_VERSION, PROTOCOL, config, folder])
     return cache_folder() / _FOLDER / f"{hashlib.sha256(identity).hexdigest()[:32]}.json"
 
 

@@ -34,7 +34,7 @@ What keeps models from thrashing: a loaded model stays until it has served a req
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..store.memory import SHARE_OF_GPU, SHARE_OF_MACHINE, MemoryNeed
@@ -50,7 +50,7 @@ _TURN_IN_LOADS = 4.0
 _QUIET_PLACE = 30.0
 """Seconds that nobody has waited for a place before KV caches in it grow again."""
 _WORTH = 4
-"""KV caches grow if this part of what one of them lacks fits."""
+"""KV caches grow only if one part in so many of what one of them lacks is free."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,6 @@ class _Waiting:
     request: LoadRequest
     since: float
     is_opening: bool = False
-    pins_others: bool = False
     share: float = 1.0
     waits_for: str = ""
     is_told: bool = False
@@ -174,22 +173,13 @@ class MemoryScheduler:
         """The models that are in use from now on, loaded or not."""
         self._expected = {request.key: request for request in requests}
 
-    def ask(
-        self,
-        request: LoadRequest,
-        now: float,
-        *,
-        is_opening: bool = False,
-        pins_others: bool = False,
-        share: float = 1.0,
-    ) -> None:
+    def ask(self, request: LoadRequest, now: float, *, is_opening: bool = False, share: float = 1.0) -> None:
         """A model wants to be loaded; asking again keeps its place. `is_opening`: a client can send nothing before;
-        `pins_others`: a client of it has a pinned model, so it would wait for itself; `share`: see ModelUse.
+        `share`: see ModelUse.
         """
         assert request.key not in self._held, "it is loaded"
         waiting = self._waiting.setdefault(request.key, _Waiting(request, now))
         waiting.request, waiting.is_opening, waiting.share = request, is_opening, share
-        waiting.pins_others = pins_others
 
     def withdraw(self, key: str) -> None:
         """A model no longer wants to be loaded."""
@@ -227,7 +217,7 @@ class MemoryScheduler:
 
     def _decide_one(self, waiting: _Waiting, loaded: Mapping[str, ModelUse], now: float) -> list[Decision]:
         request = waiting.request
-        if why := self._never(request, loaded, waits_for_pins=not (waiting.is_opening or waiting.pins_others)):
+        if why := self._never(request, loaded, self._pinned(request, loaded) if waiting.is_opening else ()):
             del self._waiting[request.key]
             return [Refuse(request.key, why)]
         can_go = (key for key in loaded if loaded[key].can_go(now, drains=key in self._draining))
@@ -323,11 +313,19 @@ class MemoryScheduler:
         )
         return loaded[key].had_its_turn(now, least)
 
-    def _never(self, request: LoadRequest, loaded: Mapping[str, ModelUse], *, waits_for_pins: bool) -> str:
-        """Why it cannot be loaded even if all others go; empty if it can. One that is to come back waits for the end of
-        what pins others.
+    def why_never(
+        self, request: LoadRequest, loaded: Mapping[str, ModelUse], stay: Collection[str] | None = None
+    ) -> str:
+        """Why a model can never be loaded while those of the pinned models stay that `stay` has, by default all; empty
+        if it can. `loaded`: see decide.
         """
-        pinned = [] if waits_for_pins else self._pinned(request, loaded)
+        pinned = self._pinned(request, loaded)
+        return self._never(request, loaded, pinned if stay is None else [key for key in pinned if key in stay])
+
+    def _never(self, request: LoadRequest, loaded: Mapping[str, ModelUse], pinned: Sequence[str]) -> str:
+        """Why it cannot be loaded even if all others go but the `pinned` ones; empty if it can. For one that is to come
+        back these are none: it waits for the end of all pins.
+        """
         left = self._free_beside(pinned, request, loaded)
         if request.need.least <= left or not (pinned or self.is_limited):
             return ""
@@ -338,10 +336,6 @@ class MemoryScheduler:
             "set memory_gib (--memory_gib) higher, or kv_cache_gib or max_num_seqs lower"
         )
 
-    def can_be_loaded(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
-        """Whether a model that is opened is loaded sooner or later. `loaded`: see decide."""
-        return not self._never(request, loaded, waits_for_pins=False)
-
     def _is_kept_out(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> bool:
         """Whether pinned models leave no room for it, whoever else goes. Others need not wait behind it."""
         pinned = self._pinned(request, loaded)
@@ -350,7 +344,7 @@ class MemoryScheduler:
     def _pinned(self, request: LoadRequest, loaded: Mapping[str, ModelUse]) -> list[str]:
         return [key for key in self._account.beside(request) if key in loaded and loaded[key].is_pinned]
 
-    def _free_beside(self, stay: list[str], request: LoadRequest, loaded: Mapping[str, ModelUse]) -> float:
+    def _free_beside(self, stay: Sequence[str], request: LoadRequest, loaded: Mapping[str, ModelUse]) -> float:
         others = [key for key in self._held if key not in stay]
         return self._account.free(request, without=others, cut=self._able_to_shrink(loaded))
 

@@ -234,6 +234,14 @@ class Model:
         """The weights of the jobs that have requests for it."""
         return self._requests.shares.jobs
 
+    @property
+    def clients_of_jobs(self) -> dict[str, list[int]]:
+        """Its clients by the job of their latest request; not those that have sent none."""
+        found: dict[str, list[int]] = {}
+        for client, job in self._job_of.items():
+            found.setdefault(job, []).append(client)
+        return found
+
     def use(self, share: float) -> ModelUse:
         """The loaded model as the memory scheduler sees it. `share`: see ModelUse."""
         is_ready, cache = self.state is State.READY, self.cache_bytes
@@ -326,6 +334,12 @@ class Model:
         log.warning("%s: engine %d is given up, others go on: %s", self.key, slot.index, error.message)
         self._requests.take_back(slot, error.message, now, died=False)
         self._set_capacity()
+
+    def refuse(self, clients: Iterable[int], error: ErrorInfo, now: float) -> None:
+        """Give the model up for some of its clients: ModelFailed answers all their outstanding requests."""
+        for client in clients:
+            self.leave(client, died=False, now=now)
+            self._outbox.to_client(client, ModelFailed(self.key, error))
 
     def fail(self, error: ErrorInfo) -> None:
         """Give the model up. Every client of it gets ModelFailed, which answers all of its outstanding requests."""

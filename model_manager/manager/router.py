@@ -58,7 +58,7 @@ class Router:
         cores: int = 1,
         memory: MemoryScheduler | None = None,
         estimate: EstimateMemory = lambda _config, _folder: MemoryNeed(),
-        known: FindKnown = lambda _config, _folder: None,
+        find_known: FindKnown = lambda _config, _folder: None,
     ) -> None:
         """`gpus`, `cores`: what the machine has for engines; `memory`: shares its memory out, by default unbounded."""
         self._settings = settings
@@ -72,7 +72,7 @@ class Router:
         self._ended = EndedModels()
         self._memory = memory or MemoryScheduler()
         self._estimate = estimate
-        self._known = known
+        self._find_known = find_known
         self._alone_since = now + FIRST_CLIENT_WITHIN
         self.was_needed = False
         """Whether a client that is no observer has ever connected."""
@@ -129,7 +129,7 @@ class Router:
             jobs=self._jobs,
             need=self._estimate(message.config, message.folder),
             counts=self._counts_of(message.config),
-            known=self._known(message.config, message.folder),
+            known=self._find_known(message.config, message.folder),
         )
 
     def _counts_of(self, config: ModelConfig) -> ModelCounts:
@@ -193,14 +193,13 @@ class Router:
 
     def _share_memory(self, now: float) -> None:
         """Load the models that have room, unload those that make room for others, and change the sizes of caches."""
+        self._refuse_own_pins(now)
         is_wanted = self._memory.is_waited_for or any(each.state is State.WAITING for each in self._models.values())
         shares = self._shares() if is_wanted else {}
-        pinning = {client for model in self._models.values() if model.config.pinned for client in model.users}
         for model in self._models.values():
             if model.state is State.WAITING:
                 self._memory.release(model.key)
-                waits = {"is_opening": model.is_opening, "pins_others": not pinning.isdisjoint(model.users)}
-                self._memory.ask(model.load_request, now, **waits, share=shares[model.key])
+                self._memory.ask(model.load_request, now, is_opening=model.is_opening, share=shares[model.key])
             elif model.state not in RUNNING:
                 self._memory.withdraw(model.key)
                 self._memory.release(model.key)
@@ -209,6 +208,20 @@ class Router:
         if self._memory.is_waited_for or self._memory.has_shrunk:
             for decision in self._memory.decide(self._loaded(shares), now):
                 self._carry_out(decision, now)
+
+    def _refuse_own_pins(self, now: float) -> None:
+        """Refuse the jobs that have a pinned model beside which another model of theirs can never be loaded: that would
+        wait until the job ends.
+        """
+        pins: dict[str, set[str]] = {}
+        for model in self._models.values():
+            for job in model.clients_of_jobs if model.config.pinned else ():
+                pins.setdefault(job, set()).add(model.key)
+        for model in self._models.values() if pins else ():
+            for job, clients in model.clients_of_jobs.items() if model.state is State.WAITING else ():
+                own = pins.get(job, set())
+                if own and (why := self._memory.why_never(model.load_request, self._loaded({}), own)):
+                    model.refuse(clients, ModelDoesNotFit(why).info(), now)
 
     def _loaded(self, shares: Mapping[str, float]) -> dict[str, ModelUse]:
         running = (model for model in self._models.values() if model.state in RUNNING)
@@ -251,7 +264,7 @@ class Router:
         for model in used:
             model.crowd(is_crowded)
             is_due = is_crowded and model.can_load_on_demand
-            if is_due and self._memory.can_be_loaded(model.load_request, self._loaded({})):
+            if is_due and not self._memory.why_never(model.load_request, self._loaded({})):
                 model.open_on_demand()
 
     # ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────

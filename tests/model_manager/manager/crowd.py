@@ -29,7 +29,7 @@ class Crowd:
             0.0,
             memory=MemoryScheduler({MACHINE: 100}, is_limited=True),
             estimate=lambda *_: MemoryNeed(need),
-            known=lambda *_: known,
+            find_known=lambda *_: known,
         )
         self.router.connect(1, observer=False)
         self.now = 0.0
@@ -38,7 +38,8 @@ class Crowd:
         self.limits: dict[str, int] = {}
         self.warned: list[str] = []
         self.opened: list[str] = []
-        self.refused: list[str] = []
+        self.refused: list[tuple[int, str]] = []
+        """Clients, and the models that they were told have failed."""
 
     def open(self, config: ModelConfig, *, client: int = 1, on_demand: bool = False) -> None:
         self.router.open_model(client, OpenModel(config, "/", on_demand=on_demand), self.now)
@@ -48,9 +49,9 @@ class Crowd:
         self.router.model(config.key).ready(0, info, self.now)
         self.settle()
 
-    def submit(self, config: ModelConfig, *names: str, client: int = 1) -> None:
-        """Each client is of a job of its own."""
-        asked = [msgspec.structs.replace(request(name), job=f"job {client}") for name in names]
+    def submit(self, config: ModelConfig, *names: str, client: int = 1, job: str | None = None) -> None:
+        """Each client is of a job of its own, if no other is named."""
+        asked = [msgspec.structs.replace(request(name), job=job or f"job {client}") for name in names]
         self.router.submit(client, Submit(config.key, asked), self.now)
         self.settle()
 
@@ -78,8 +79,8 @@ class Crowd:
                     self.warned.append(key)
                 case ToClient(_, ModelReady(key)):
                     self.opened.append(key)
-                case ToClient(_, ModelFailed(key)):
-                    self.refused.append(key)
+                case ToClient(client, ModelFailed(key)):
+                    self.refused.append((client, key))
                 case ToClient(_, Credits(key, limit)):
                     self.limits[key] = limit
                 case ToEngine(key, Submit(_, requests)):

@@ -109,7 +109,7 @@ def test_a_load_that_fails_after_the_model_was_opened_on_demand_fails_its_reques
     crowd.pass_time(1)
     crowd.router.model(B.key).cannot_load(0, ModelDoesNotFit("no").info(), crowd.now)
     crowd.settle()
-    assert (crowd.refused, crowd.running) == ([B.key], set())
+    assert (crowd.refused, crowd.running) == ([(1, B.key)], set())
 
 
 def test_a_model_that_was_opened_on_demand_waits_until_a_pin_of_another_client_is_over() -> None:
@@ -129,23 +129,36 @@ def test_a_model_that_was_opened_on_demand_waits_until_a_pin_of_another_client_i
     assert crowd.running == {B.key}
 
 
-@pytest.mark.parametrize("pin_is_loaded", [True, False])
-def test_a_known_model_is_refused_for_which_its_clients_own_pin_leaves_no_room(pin_is_loaded: bool) -> None:
-    """As it is opened, or with its first request, where the pinned one was loaded in between: it would wait for its own
-    end.
-    """
+def test_a_known_model_is_refused_as_it_is_opened_where_a_pinned_one_leaves_no_room() -> None:
     crowd = beside_work()
     crowd.open(PINNED)
-    if not pin_is_loaded:
-        crowd.open(B, on_demand=True)
-        assert crowd.opened == [A.key, B.key]
     crowd.finish(A, "row")
     crowd.pass_time(1)
     crowd.load(PINNED)
-    if pin_is_loaded:
-        crowd.open(B, on_demand=True)
-    else:
-        assert crowd.refused == []
-        crowd.submit(B, "first")
+    crowd.open(B, on_demand=True)
     crowd.pass_time(1)
-    assert crowd.refused == [B.key]
+    assert crowd.refused == [(1, B.key)]
+
+
+def test_a_job_is_refused_a_model_that_would_wait_for_the_jobs_own_pin_and_other_jobs_wait() -> None:
+    """Each client has one model open, as those of a job over several models."""
+    crowd = beside_work()
+    for client, model in ((2, B), (3, B), (4, PINNED)):
+        crowd.router.connect(client, observer=False)
+        crowd.open(model, client=client, on_demand=True)
+    crowd.finish(A, "row")
+    crowd.pass_time(1)
+    crowd.load(PINNED)
+    crowd.submit(PINNED, "pinned", client=4, job="ours")
+    crowd.submit(B, "other's", client=3, job="other")
+    crowd.pass_time(30)
+    assert (crowd.refused, crowd.status(B).state) == ([], "waiting")
+    crowd.submit(B, "ours", client=2, job="ours")
+    crowd.pass_time(1)
+    assert crowd.refused == [(2, B.key)]
+    crowd.finish(PINNED, "pinned")
+    crowd.router.disconnect(4, crowd.now)
+    crowd.pass_time(30)
+    assert crowd.running == {B.key}
+    crowd.load(B)
+    assert crowd.given[B.key] == ["other's"]

@@ -213,6 +213,16 @@ def test_behind_a_model_that_pinned_ones_leave_no_room_for_nobody_waits() -> Non
     assert made.decide(loaded, LATER) == [Evict("pinned"), Evict("small"), Admit("large")], "the pin is over"
 
 
+def test_the_pins_that_are_named_count_alone() -> None:
+    made = full("own", "other's", of=memory(4.0))
+    pinned = dict.fromkeys(("own", "other's"), dataclasses.replace(IDLE, is_pinned=True))
+    asked = request("large", 2.5)
+    assert "beside pinned own, other's" in made.why_never(asked, pinned)
+    assert made.why_never(asked, pinned, {"own"}) == ""
+    assert "beside pinned own:" in made.why_never(request("larger", 3.5), pinned, {"own"})
+    assert made.why_never(request("larger", 3.5), pinned, set()) == ""
+
+
 def test_one_model_alone_is_always_admitted_where_nobody_set_a_budget() -> None:
     made = full("a", of=memory(2.0, is_limited=False))
     made.ask(request("huge", 3.5), 0.0)
