@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..store.kept_files import evict_oldest, write_atomically
+from ..store.kept_files import keep_checked, read_checked
 from ..wire.config import ModelConfig, cache_folder
 from ..wire.decoding import json_decoder
 from ..wire.messages import PROTOCOL
@@ -33,10 +33,10 @@ class KnownModels:
 
     def find(self, config: ModelConfig, folder: str) -> ModelInfo | None:
         """What an earlier load of the same contents by the same settings found; None if there is none."""
+        content = read_checked(_file_of(config, folder))
         try:
-            checksum, _, content = _file_of(config, folder).read_bytes().partition(b"\n")
-            return json_decoder(ModelInfo).decode(content) if checksum == _checksum(content) else None
-        except (OSError, msgspec.MsgspecError):
+            return None if content is None else json_decoder(ModelInfo).decode(content)
+        except msgspec.MsgspecError:
             return None
 
     def keep(self, config: ModelConfig, folder: str, info: ModelInfo) -> None:
@@ -47,11 +47,8 @@ class KnownModels:
         if file in self._written or not config.revision or info.is_cut:
             return
         self._written.add(file)
-        content = msgspec.json.encode(info)
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, _checksum(content) + b"\n" + content)
-            evict_oldest(file.parent)
+            keep_checked(file, msgspec.json.encode(info))
         except OSError as error:
             _log.warning("%s has to be loaded to be opened: %s: %s", config.name, file, error)
 
@@ -59,7 +56,3 @@ class KnownModels:
 def _file_of(config: ModelConfig, folder: str) -> Path:
     identity = msgspec.json.encode([_VERSION, PROTOCOL, config, folder])
     return cache_folder() / _FOLDER / f"{hashlib.sha256(identity).hexdigest()[:32]}.json"
-
-
-def _checksum(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ...store.kept_files import evict_oldest, write_atomically
+from ...store.kept_files import keep_checked, read_checked
 from ...wire.config import cache_folder
 from ..cpu.decoder_plan import COMPUTED_ROPE, DecoderPlan, Rope
 from .surroundings import surroundings
@@ -53,11 +53,7 @@ class KeptConfig:
 
     def read(self) -> PlainConfig | None:
         """The config, if it is kept and whole."""
-        try:
-            checksum, _, content = self._file.read_bytes().partition(b"\n")
-        except OSError:
-            return None
-        if checksum != _checksum(content):
+        if (content := read_checked(self._file)) is None:
             return None
         fields = json.loads(content)
         if rope := fields[COMPUTED_ROPE]:
@@ -73,10 +69,7 @@ class KeptConfig:
         fields[COMPUTED_ROPE] = plan.rope and [plan.rope.inverse_frequencies.tolist(), plan.rope.scale]
         try:
             if self._is_self_contained():
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                content = json.dumps(fields).encode()
-                write_atomically(self._file, _checksum(content) + b"\n" + content)
-                evict_oldest(self._file.parent)
+                keep_checked(self._file, json.dumps(fields).encode())
         except (OSError, TypeError, ValueError) as error:  # a field may hold what is no JSON
             log.warning("the config of this model is read anew at its next start: %s: %s", self._file, error)
 
@@ -84,10 +77,6 @@ class KeptConfig:
         """Whether config.json is what it was before it was read, and holds all that transformers goes by."""
         content = (self._folder / "config.json").read_bytes()
         return _file_of(self._folder) == self._file and not _ELSEWHERE & json.loads(content).keys()
-
-
-def _checksum(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _file_of(folder: Path) -> Path:

@@ -16,7 +16,7 @@ import msgspec
 import numba
 import torch
 
-from ...store.kept_files import evict_oldest, write_atomically
+from ...store.kept_files import keep
 from ...wire.config import cache_folder
 from .placement import Placement
 from .surroundings import surroundings
@@ -46,9 +46,7 @@ class KeptPass:
     def keep(self) -> None:
         """Remember the pass; another process may write the same at the same time."""
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._file, self._content)
-            evict_oldest(self._file.parent)
+            keep(self._file, self._content)
         except OSError as error:
             log.warning("the checks of this model run again at its next start: %s: %s", self._file, error)
 

@@ -50,7 +50,7 @@ class Crowd:
         self.settle()
 
     def submit(self, config: ModelConfig, *names: str, client: int = 1, job: str | None = None) -> None:
-        """Each client is of a job of its own, if no other is named."""
+        """Requests of a client. Without `job`, each client has a job of its own."""
         asked = [msgspec.structs.replace(request(name), job=job or f"job {client}") for name in names]
         self.router.submit(client, Submit(config.key, asked), self.now)
         self.settle()
