@@ -193,8 +193,9 @@ class Router:
 
     def _share_memory(self, now: float) -> None:
         """Load the models that have room, unload those that make room for others, and change the sizes of caches."""
-        self._refuse_own_pins(now)
         is_wanted = self._memory.is_waited_for or any(each.state is State.WAITING for each in self._models.values())
+        if is_wanted:
+            self._refuse_own_pins(now)
         shares = self._shares() if is_wanted else {}
         for model in self._models.values():
             if model.state is State.WAITING:
